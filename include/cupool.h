@@ -107,6 +107,11 @@ struct cupool_stats {
     uint64_t paused;
 };
 
+/* A block of this process, for another process of this user: bytes that any pipe, socket or file can carry. */
+struct cupool_ticket {
+    unsigned char bytes[64];
+};
+
 /*
  * The library's exported functions. Call the functions below instead: without the library these are null. From other
  * languages, look up these names.
@@ -122,6 +127,13 @@ extern int cupool_lib_backend_set(int backend) CUPOOL_WEAK;
 extern int cupool_lib_pause(int device, unsigned int flags) CUPOOL_WEAK;
 extern int cupool_lib_resume(int device) CUPOOL_WEAK;
 extern const char *cupool_lib_pause_reason(void) CUPOOL_WEAK;
+extern int cupool_lib_export(const void *block, struct cupool_ticket *ret_ticket) CUPOOL_WEAK;
+extern int64_t cupool_lib_import(const struct cupool_ticket *ticket, size_t *ret_size) CUPOOL_WEAK;
+extern int cupool_lib_import_close(int64_t imported) CUPOOL_WEAK;
+extern int cupool_lib_reserve(size_t size, void **ret_range) CUPOOL_WEAK;
+extern int cupool_lib_unreserve(void *range) CUPOOL_WEAK;
+extern int cupool_lib_insert(void *at, int64_t imported) CUPOOL_WEAK;
+extern int cupool_lib_withdraw(void *at) CUPOOL_WEAK;
 extern int cupool_lib_window_register(void *comm, const void *ptr, size_t size, void **ret_window) CUPOOL_WEAK;
 extern int cupool_lib_window_deregister(void *comm, void *window) CUPOOL_WEAK;
 
@@ -256,6 +268,101 @@ static inline const char *cupool_pause_reason(void)
     const char *(*const lib)(void) = CUPOOL_FIND(cupool_lib_pause_reason);
 
     return lib ? lib() : "";
+}
+
+/*
+ * Make a ticket for a block that the program got from cudaMalloc, with CUPOOL_BACKEND=vmm: another process under cupool
+ * imports the block's memory by it. The block is best a multiple of 2 MiB. Its memory serves nothing else until it is
+ * freed and all importers have closed it or ended. Tickets of a block are equal, and hold nothing by themselves.
+ *
+ * The importer sees what the device has written: wait for that work before it is told to read.
+ *
+ * 0. -EINVAL: block is not the beginning of one. -ENOTSUP: its memory is not of CUPOOL_BACKEND=vmm, the block is
+ * smaller than 2 MiB, or it shares its driver allocation with others (later blocks do not: allocate it again); or
+ * there are no tickets in this process (CUPOOL_IPC=0, CUPOOL_HOOK=runtime, CUPOOL_REGISTER). -EBUSY: the
+ * device pauses, or the block has been freed. -ENOMEM: too many blocks are exported. -EIO: the driver has refused.
+ */
+static inline int cupool_export(const void *block, struct cupool_ticket *ret_ticket)
+{
+    int (*const lib)(const void *, struct cupool_ticket *) = CUPOOL_FIND(cupool_lib_export);
+
+    return lib ? lib(block, ret_ticket) : -ENOSYS;
+}
+
+/*
+ * Take the memory of another process's block, and map it nowhere yet. Returns a number above 0 for the functions below,
+ * which is never used again in this process; *ret_size (NULL: not wanted): the bytes that it takes in a range, the
+ * block's rounded up to a multiple of 2 MiB. The memory is there until cupool_import_close(), also when the exporter
+ * frees the block or ends. Waits for the exporter for CUPOOL_IPC milliseconds at most.
+ *
+ * -EINVAL: it is no ticket, or one of this process. -EHOSTDOWN: the exporter has ended. -ENOENT: it has freed the
+ * block. -ETIMEDOUT: it has not answered. -EPERM: it is another user's. -ENOSPC: it has no room in its books. -ENODEV:
+ * its device is not visible to this process. -ENOTSUP: the memory cannot be inserted (a ticket that cudaIpcGetMemHandle
+ * made), or CUPOOL_IPC=0, or the driver has no virtual memory. -EAGAIN: CUDA is not initialised. -ENOMEM; -EIO: the
+ * driver has refused.
+ */
+static inline int64_t cupool_import(const struct cupool_ticket *ticket, size_t *ret_size)
+{
+    int64_t (*const lib)(const struct cupool_ticket *, size_t *) = CUPOOL_FIND(cupool_lib_import);
+
+    return lib ? lib(ticket, ret_size) : -ENOSYS;
+}
+
+/* Give an import up, and let the exporter know. 0; -EINVAL: there is none; -EBUSY: it is inserted; -EAGAIN, -EIO. */
+static inline int cupool_import_close(int64_t imported)
+{
+    int (*const lib)(int64_t) = CUPOOL_FIND(cupool_lib_import_close);
+
+    return lib ? lib(imported) : -ENOSYS;
+}
+
+/*
+ * Reserve a range of addresses, size bytes rounded up to a multiple of 2 MiB, without memory: work that uses it meets
+ * an illegal address until something is inserted there. It is the program's until cupool_unreserve(). 0; -EINVAL: a
+ * size of 0; -ENOMEM; -ENOTSUP, -EAGAIN, -EIO as above.
+ */
+static inline int cupool_reserve(size_t size, void **ret_range)
+{
+    int (*const lib)(size_t, void **) = CUPOOL_FIND(cupool_lib_reserve);
+
+    return lib ? lib(size, ret_range) : -ENOSYS;
+}
+
+/* Give a range up, by its first address. 0; -EINVAL: there is none; -EBUSY: something is inserted; -EAGAIN, -EIO. */
+static inline int cupool_unreserve(void *range)
+{
+    int (*const lib)(void *) = CUPOOL_FIND(cupool_lib_unreserve);
+
+    return lib ? lib(range) : -ENOSYS;
+}
+
+/*
+ * Map an import in a reserved range, from address at on, a multiple of 2 MiB, for the device that has the memory.
+ * Nothing is copied, and the device is not waited for. An import is at one place at a time; several may be in a range.
+ *
+ * 0. -EINVAL: there is no such import, or it does not lie in a range whole. -EBUSY: it is inserted, or another one is
+ * among these addresses, or another thread's call is working on it. -ENOMEM, -EAGAIN, -EIO as above.
+ */
+static inline int cupool_insert(void *at, int64_t imported)
+{
+    int (*const lib)(void *, int64_t) = CUPOOL_FIND(cupool_lib_insert);
+
+    return lib ? lib(at, imported) : -ENOSYS;
+}
+
+/*
+ * Unmap what has been inserted at this address. Unmapping itself does not wait, and work that uses the memory would
+ * meet an illegal address; so the call first waits for all work of this process's contexts. Other threads launch
+ * nothing that uses the memory from the call on. The import stays, and can be inserted again, anywhere.
+ *
+ * 0. -EINVAL: nothing was inserted at this address. -EBUSY: a stream captures, or another thread's call is working on
+ * it. -EAGAIN, -EIO as above. After an error it is inserted as before.
+ */
+static inline int cupool_withdraw(void *at)
+{
+    int (*const lib)(void *) = CUPOOL_FIND(cupool_lib_withdraw);
+
+    return lib ? lib(at) : -ENOSYS;
 }
 
 /*

@@ -74,6 +74,7 @@ struct pool {
         atomic_uint magazine_count; /* no magazine from this index on was ever used; set under the lock */
         atomic_uint deferring;      /* magazines with deferred blocks; changed under their locks */
         atomic_uint ordering;       /* threads that have taken deferred blocks to order them */
+        atomic_uint filling;        /* threads that fill freed blocks, of segments that they have seen in use */
         atomic_uint kind;           /* of new segments; set under the lock */
         atomic_bool defers;         /* frees are batched: there is a budget, and the context has not failed */
     } shown __attribute__((aligned(64)));

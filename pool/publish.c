@@ -16,14 +16,14 @@
 /* Each order restores this part of the deferred-free budget, while the pool need not grow. */
 #define BUDGET_WIDEN 1024
 
-/* Order, and where contents matter, fill the blocks of these lists and order the fills as well. */
-static int order_and_fill(struct pool *pool, struct block *const *lists, unsigned int count, enum pool_order_how how)
+/* Fill the blocks of these lists and order the fills. pool_suspend withdraws segments and then waits for `filling`: a
+ * fill that it does not wait for sees that the segment is withdrawn, whose memory may be away. */
+static int fill(struct pool *pool, struct block *const *lists, unsigned int count)
 {
     const struct pool_order_ops *order = pool->config.order;
-    int rc = order->order(pool->config.arg, how), filled = 0;
+    int rc = 0, filled = 0;
 
-    if (!order->fill)
-        return rc;
+    atomic_fetch_add(&pool->shown.filling, 1);
     for (unsigned int i = 0; i < count; i++) {
         for (const struct block *block = lists[i]; !rc && block; block = block->link) {
             if (block->segment->withdrawn) /* it is never handed out again, and a peer may still read it */
@@ -33,7 +33,19 @@ static int order_and_fill(struct pool *pool, struct block *const *lists, unsigne
             rc = rc < 0 ? rc : 0;
         }
     }
-    return !rc && filled ? order->filled(pool->config.arg) : rc;
+    if (!rc && filled)
+        rc = order->filled(pool->config.arg);
+    atomic_fetch_sub(&pool->shown.filling, 1);
+    return rc;
+}
+
+/* Order, and where contents matter, fill the blocks of these lists and order the fills as well. */
+static int order_and_fill(struct pool *pool, struct block *const *lists, unsigned int count, enum pool_order_how how)
+{
+    const struct pool_order_ops *order = pool->config.order;
+    const int rc = order->order(pool->config.arg, how);
+
+    return rc || !order->fill ? rc : fill(pool, lists, count);
 }
 
 void block_publish(struct pool *pool, struct block *block, int rc)

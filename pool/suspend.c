@@ -10,6 +10,7 @@
 #include <errno.h>
 
 #include "accounting.h"
+#include "clock.h"
 #include "magazine.h"
 #include "pool.h"
 #include "release_idle.h"
@@ -37,6 +38,16 @@ bool pool_has_withdrawn(struct pool *pool, unsigned int kind)
     return has;
 }
 
+/* Wait for threads that fill blocks of segments which they have seen in use. */
+static void fills_wait(const struct pool *pool)
+{
+    const uint64_t limit = now_ns() + OTHERS_WAIT_NS;
+
+    atomic_thread_fence(memory_order_seq_cst);
+    for (unsigned int i = 0; atomic_load(&pool->shown.filling) && now_ns() < limit; i++)
+        lock_relax(i);
+}
+
 int pool_suspend(struct pool *pool, unsigned int kind)
 {
     int rc = 0;
@@ -58,6 +69,8 @@ int pool_suspend(struct pool *pool, unsigned int kind)
     if (!rc)
         pool->suspended = pool->changing = true;
     locks_give(pool);
+    if (!rc)
+        fills_wait(pool);
     return rc;
 }
 

@@ -16,20 +16,20 @@ Stack = tuple[int, ...]  # the numbers of frames, innermost first
 class Caller:
     """A way through the program by which it asked for memory of one device."""
 
-    __slots__ = ("stack", "requests", "live", "_at_peak", "_peaks")
+    __slots__ = ("stack", "requests", "live", "live_before", "peaks")
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        self.requests = self.live = self._at_peak = self._peaks = 0
+        self.requests = self.live = self.live_before = self.peaks = 0
 
     def change(self, n: int, peaks: int) -> None:
-        """n bytes more are live, after so many peaks of the device. The live bytes at the last peak are noted only when they change."""
-        if self._peaks != peaks:
-            self._peaks, self._at_peak = peaks, self.live
+        """n bytes more are live, after so many peaks of the device. The live bytes at the last peak are noted only when they change (blocks.follow does it likewise)."""
+        if self.peaks != peaks:
+            self.peaks, self.live_before = peaks, self.live
         self.live += n
 
     def at_peak(self, peaks: int) -> int:
-        return self._at_peak if self._peaks == peaks else self.live
+        return self.live_before if self.peaks == peaks else self.live
 
 
 Names = tuple[str, ...]  # of a stack's frames, innermost first

@@ -7,7 +7,7 @@ blocks in one place. Not here: a judge; it leaves out or completes, and counts. 
 from __future__ import annotations
 
 from .ranges import Ranges
-from .replay import block_size
+from .brief import block_size
 from .schema import Event
 from .source import why_of
 

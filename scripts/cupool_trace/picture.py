@@ -241,7 +241,8 @@ def draw_track(on: Surface, data: Event, track: Event, y: int, t0: int, t1: int)
         on.area(LEFT, [None if v < 0 else (up(v), ground) for v in low], color)
     on.rect(LEFT, ground, n, 1, "line")
     for kind in ("policy", "ipc", "trim", "ask", "range", "mark", "gap", "end", "killed", "oom"):  # the most important on top
-        xs = [LEFT + (t + process["offset_ns"] - t0) / (t1 - t0) * n for t, k, _, _ in track["marks"] if k == kind]
+        times = outermost(process) if kind == "range" else [t for t, k, _, _ in track["marks"] if k == kind]
+        xs = [LEFT + (t + process["offset_ns"] - t0) / (t1 - t0) * n for t in times]
         last = -99.0
         for x in xs:
             # As many lines as leave the curves to be seen, and no mark on another.
@@ -252,9 +253,15 @@ def draw_track(on: Surface, data: Event, track: Event, y: int, t0: int, t1: int)
                 last = x
 
 
-def legend(tracks: list[Event], letter: float) -> list[tuple[str, int, int]]:
+def outermost(process: Event) -> list[int]:
+    """Where ranges of NVTX begin that lie in no other one."""
+    bands = process.get("bands")
+    return [t for t, row in zip(bands["t0"], bands["row"]) if bands["rows"][row]["depth"] == 0] if bands else []
+
+
+def legend(processes: list[Event], tracks: list[Event], letter: float) -> list[tuple[str, int, int]]:
     """The keys of the legend, and where each stands: beside the title, in as many lines as they take."""
-    present = {m[1] for track in tracks for m in track["marks"]} | {
+    present = {m[1] for track in tracks for m in track["marks"]} | ({"range"} if any(map(outermost, processes)) else set()) | {
         name for track in tracks for name in (("live", "cached") if "live" in track["series"] else ("held",))} | {
         name for track in tracks for name in LINES if name in track["series"]}
     out: list[tuple[str, int, int]] = []
@@ -271,7 +278,7 @@ def legend(tracks: list[Event], letter: float) -> list[tuple[str, int, int]]:
 
 def draw(data: Event, surface: type) -> Union[str, bytes]:
     tracks = data["tracks"][:MOST]
-    keys = legend(tracks, surface.letter)
+    keys = legend(data["processes"], tracks, surface.letter)
     top = max((y for _, _, y in keys), default=18) + 22
     height = top + 10 + max(1, len(tracks)) * (HEAD + HEIGHT) + 24
     on = surface(WIDTH, height)

@@ -37,13 +37,14 @@ SEGMENTS = (60_000, 20_000)
 BLOCKS = (80_000, 30_000)
 MARKS = (3_000, 300)  # of each kind
 CALLS = (30_000, 2_000)  # frames of flame graphs
+RANGES = (40_000, 6_000)  # of NVTX
 PAGE = 20_000_000  # bytes; long numbers and texts can make more of these than fit, and then each of them is less
 HOLDERS = 8  # callers that are named, and as many of those that took memory past the pool
 NAME = 300  # letters of a frame's; C++ has far longer ones
 FIGURES = ("name", "uuid", "from_stats", "peak_held", "peak_live", "held_at_end", "segments_alloc", "requests", "hit_rate",
            "driver_calls", "oom", "callers")
 # The parts of the page's script, in page/. They share one scope, and begin.js uses all others.
-SCRIPTS = ("text.js", "view.js", "list.js", "canvas.js", "curves.js", "map.js", "ranks.js", "flame.js", "describe.js", "pointing.js", "begin.js")
+SCRIPTS = ("text.js", "view.js", "list.js", "canvas.js", "curves.js", "map.js", "ranks.js", "flame.js", "bands.js", "describe.js", "pointing.js", "begin.js")
 GAP = 2 << 20  # addresses that are further apart than this are drawn as if they were not
 
 
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def limits_for(devices: int, share: float = 1) -> Limits:
     """A `share`th of what a page may hold."""
     return Limits(*(int(min(most, all_together // max(1, devices)) / share)
-                    for all_together, most in (POINTS, SEGMENTS, BLOCKS, MARKS, CALLS)))
+                    for all_together, most in (POINTS, SEGMENTS, BLOCKS, MARKS, CALLS, RANGES)))
 
 
 class Regions:
@@ -101,7 +102,7 @@ def boxes_data(boxes: list[Box], regions: Regions, segments: bool) -> Event:
 
 def callers_data(blocks: list[Box], frames: Frames, every: list[Event]) -> Event:
     """The caller of each block, as an index into callers; nothing if no block names one. every: all callers, as summary has them."""
-    stacks = {b.more: names_of(b.more.stack, frames) for b in blocks if b.more}
+    stacks = {who: names_of(who.stack, frames) for who in dict.fromkeys(b.more for b in blocks if b.more)}
     used = set(stacks.values())
     callers = [c for c in every if c["stack"] in used]
     if not callers:
@@ -218,7 +219,9 @@ def page_data(ranks: list[Rank], begin: int, end: int, limits: Limits) -> Event:
                 places[id(row)] = len(out)
                 rows.append(row)
             out.append(track_data(r, len(processes), d, recorder.tracks[d], row.figures, limits.calls))
+        recorder.bands.fit(limits.ranges)
         processes.append({
+            **({"bands": recorder.bands.data(r.header.get("pid"))} if recorder.bands else {}),
             "name": r.name, "file": os.path.basename(r.path), "rank": r.rank,
             **{k: r.header.get(k) for k in ("host", "pid", "exe", "version")},
             "state": r.reader.state, "complete": r.reader.complete, "problems": r.problems.count, "lines": r.reader.lines,

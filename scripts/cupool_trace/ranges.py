@@ -9,7 +9,7 @@ import bisect
 from typing import Any, Iterator, Optional
 
 LONG = 1 << 10  # starts in one list; to insert into a list takes as long as it is
-Range = tuple[int, int, int, Any]  # end, size as traced, the line that made it, whatever else is to be known of it
+Range = tuple[int, int, int, Any, int]  # end, size as traced, the line that made it, whatever else is to be known of it, since when it is there
 
 
 class Ranges:
@@ -20,39 +20,39 @@ class Ranges:
     """
 
     def __init__(self) -> None:
-        self._of: dict[int, Range] = {}  # by their starts
-        self._rooms: dict[int, int] = {}  # start: end; of ranges that are there, and of some that were
+        self.of: dict[int, Range] = {}  # by their starts
+        self.rooms: dict[int, int] = {}  # start: end; of ranges that are there, and of some that were
         self._lists: list[list[int]] = [[]]  # all starts of rooms in order, in lists none of which is empty, unless it is the only one
         self._firsts: list[int] = []  # the first of each list but the first one
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self.of)
 
     def __contains__(self, start: int) -> bool:
-        return start in self._of
+        return start in self.of
 
-    def add(self, start: int, end: int, n: int, line: int, more: Any = None) -> bool:
+    def add(self, start: int, end: int, n: int, line: int, more: Any = None, since: int = 0) -> bool:
         """False: another range has a byte of this one (overlapping() says which), so nothing was added."""
-        of = self._of
-        if start in of or (self._rooms.get(start, 0) < end and not self._make_room(start, end)):
+        of = self.of
+        if start in of or (self.rooms.get(start, 0) < end and not self.make_room(start, end)):
             return False
-        of[start] = (end, n, line, more)
+        of[start] = (end, n, line, more, since)
         return True
 
-    def _make_room(self, start: int, end: int) -> bool:
-        if len(self._rooms) > 2 * len(self._of) + LONG:
+    def make_room(self, start: int, end: int) -> bool:
+        if len(self.rooms) > 2 * len(self.of) + LONG:
             self._forget_rooms()
         met = self._rooms_in(start, end)
-        if any(s in self._of and self._of[s][0] > start for s in met):
+        if any(s in self.of and self.of[s][0] > start for s in met):
             return False
         for s in met:
             if s < start:
-                self._rooms[s] = start  # as much as it has a use for
+                self.rooms[s] = start  # as much as it has a use for
             elif s > start:
                 self._remove_room(s)
-        if start not in self._rooms:
+        if start not in self.rooms:
             self._insert_room(start)
-        self._rooms[start] = end
+        self.rooms[start] = end
         return True
 
     def _insert_room(self, start: int) -> None:
@@ -75,25 +75,25 @@ class Ranges:
         elif self._firsts:
             del self._lists[at]
             del self._firsts[max(0, at - 1)]
-        del self._rooms[start]
+        del self.rooms[start]
 
     def _forget_rooms(self) -> None:
         """Forget the rooms of ranges that went: they are so many that they would take more memory than the ranges."""
-        starts = [s for each in self._lists for s in each if s in self._of]
-        self._rooms = {s: self._rooms[s] for s in starts}
+        starts = [s for each in self._lists for s in each if s in self.of]
+        self.rooms = {s: self.rooms[s] for s in starts}
         self._lists = [starts[i:i + LONG // 2] for i in range(0, len(starts), LONG // 2)] or [[]]
         self._firsts = [each[0] for each in self._lists[1:]]
 
     def get(self, start: int) -> Optional[Range]:
-        return self._of.get(start)
+        return self.of.get(start)
 
     def more(self, start: int) -> Any:
-        known = self._of.get(start)
+        known = self.of.get(start)
         return known[3] if known else None
 
     def take(self, start: int) -> Optional[Range]:
         """The range that starts there, which is gone then; None: none does."""
-        return self._of.pop(start, None)
+        return self.of.pop(start, None)
 
     def pop(self, start: int) -> Range:
         """Take a range that is known to be there."""
@@ -105,8 +105,8 @@ class Ranges:
         """Start, end and size as traced of each, by address."""
         for starts in self._lists:
             for start in starts:
-                if start in self._of:
-                    end, n, *_ = self._of[start]
+                if start in self.of:
+                    end, n, *_ = self.of[start]
                     yield start, end, n
 
     def start_of(self, p: int) -> int:
@@ -117,19 +117,19 @@ class Ranges:
 
     def end_of(self, p: int) -> int:
         """The end of the range that p lies in; 0 if it lies in none."""
-        found = self._of.get(self.start_of(p))
+        found = self.of.get(self.start_of(p))
         return found[0] if found and p < found[0] else 0
 
     def overlapping(self, start: int, end: int) -> list[int]:
         """The starts of all ranges that share a byte with [start, end)."""
-        return [s for s in self._rooms_in(start, end) if s in self._of and self._of[s][0] > start]
+        return [s for s in self._rooms_in(start, end) if s in self.of and self.of[s][0] > start]
 
     def _rooms_in(self, start: int, end: int) -> list[int]:
         """The starts of all rooms that share a byte with [start, end)."""
         at = bisect.bisect_right(self._firsts, start)
         starts = self._lists[at]
         i = bisect.bisect_right(starts, start) - 1
-        if i < 0 or self._rooms[starts[i]] <= start:
+        if i < 0 or self.rooms[starts[i]] <= start:
             i += 1
         found: list[int] = []
         while True:

@@ -34,8 +34,7 @@ MOST_KINDS = 1 << 14
 WINDOW = 1 << 13  # events over which they are sorted by time; threads overtake each other by far less. Twice as many are held back
 KEEP = 100  # of problems and of moments worth listing, per file; all are counted
 
-Brief = tuple[str, int, str, int, Event]  # an event of a block, of which no dict was made: event, device, address, size, the keys after it
-# By when it is sorted: its time, or that of an earlier one of its thread if that is later; its line; the event, or a Brief.
+# By when it is sorted: its time, or that of an earlier one of its thread if that is later; its line; the event, or a Brief (see brief).
 Entry = tuple[int, int, Any]
 
 
@@ -47,11 +46,11 @@ class CannotRead(Exception):
 # rest of it. Or any other line, as the last group. Longer numbers might be too large; t and n are never 0 there, or worth a closer look.
 _NUMBER = "(0|[1-9][0-9]{0,18})"
 _HEAD = ("t", "e", "tid", "d", "p", "n")
-_LINE = re.compile(r'(?:{"t":([1-9][0-9]{0,18}),"e":"([a-z_]+","tid":[0-9]+,"d":[0-9]+),"p":"(0x[0-9a-fA-F]{1,16})",'
-                   r'"n":([1-9][0-9]{0,18})(}|,.*)|(.*))\n')
+LINE = re.compile(r'(?:{"t":([1-9][0-9]{0,18}),"e":"([a-z_]+","tid":[0-9]+,"d":[0-9]+),"p":"(0x[0-9a-fA-F]{1,16})",'
+                  r'"n":([1-9][0-9]{0,18})(}|,.*)|(.*))\n')
 _KIND = re.compile(rf'({"|".join(BLOCKS + SEGMENTS)})","tid":{_NUMBER},"d":{_NUMBER}')
-# All lines of a kind have these in common: event, thread, device, known ends of lines, the thread's clock; is it wanted, and as a Brief?
-Kind = tuple[str, int, int, dict[str, Event], list[int], bool, bool]
+# All lines of a kind have these in common: event, thread, device, the thread's clock; is it wanted?
+Kind = tuple[str, int, int, list[int], bool]
 
 
 class Problems:
@@ -88,12 +87,12 @@ class Reader:
     """One file, read once: iterate events() for (line number, event), each with its required keys and their types right.
 
     Whatever else stands in the file goes to `problems` and is skipped. A cut last line is no problem: the process was killed.
-    Events of the names in `unwanted` are checked and counted, and left out. brief: events of blocks come as a Brief each.
+    Events of the names in `unwanted` are checked and counted, and left out.
     """
 
     AHEAD = True  # a child may read the file; not for those that are asked for events more than once
 
-    def __init__(self, path: str, problems: Problems, unwanted: frozenset[str] = frozenset(), brief: bool = False) -> None:
+    def __init__(self, path: str, problems: Problems, unwanted: frozenset[str] = frozenset()) -> None:
         self.path = path
         self.problems = problems
         self.left_out = 0
@@ -106,7 +105,6 @@ class Reader:
         self._after_end = False
         self._half = 0  # the number of a line that is half an event, until the next one has been seen
         self._unwanted = unwanted
-        self._brief = brief
         self._tails: dict[str, dict[str, Event]] = {e: {} for e in BLOCKS + SEGMENTS}
         self._kinds: dict[str, Kind] = {}  # by their text
         self._clocks: dict[Any, list[int]] = {}  # of each thread: the time of its last event, and the latest of all its events
@@ -250,14 +248,13 @@ class Reader:
         if not found:
             return None
         e, tid = found[1], int(found[2])
-        wanted = e not in self._unwanted
-        kind = e, tid, int(found[3]), self._tails[e], self._clock(tid), wanted, wanted and self._brief and e in BLOCKS
+        kind = e, tid, int(found[3]), self._clock(tid), e not in self._unwanted
         if len(self._kinds) >= MOST_KINDS:
             self._kinds.clear()
         self._kinds[text] = kind
         return kind
 
-    def _learn(self, line: int, what: str, rest: str) -> bool:
+    def _learned(self, line: int, what: str, rest: str) -> bool:
         """Is a line of a known form, and are its kind and its end known from now on? The first line is the header, and after the
         last one nothing is right."""
         kind = self._kind(what) if line > 1 and not self.ended else None
@@ -279,15 +276,15 @@ class Reader:
         return max((latest for _, latest in self._clocks.values()), default=0)
 
     def events(self) -> Iterator[Entry]:
-        return itertools.chain.from_iterable(self._read())
+        return itertools.chain.from_iterable(self.batches())
 
-    def _read(self) -> Iterator[list[Entry]]:
+    def batches(self) -> Iterator[list[Entry]]:
         """The batches. The file's state and its problems are always as of the latest batch."""
         if not self.AHEAD or self.path == "-" or not ahead.worthwhile(self.path):
             yield from self._batches()
             return
         try:
-            for batch, problems, more, known, error in ahead.made_ahead(Reader(self.path, Problems(), self._unwanted, self._brief)._tell()):
+            for batch, problems, more, known, error in ahead.made_ahead(self.another()._tell()):
                 for line, text in problems:
                     self.problems.add(line, text)
                 self.problems.count += more
@@ -297,6 +294,10 @@ class Reader:
                 yield batch
         except ahead.Lost as e:
             raise CannotRead(f"{self.path}: {e}") from None
+
+    def another(self) -> Reader:
+        """One like it, for the child."""
+        return Reader(self.path, Problems(), self._unwanted)
 
     def _tell(self) -> Iterator[Told]:
         """Messages for the parent: one for each batch; at the end one with the state again, and the threads' clocks."""
@@ -312,6 +313,22 @@ class Reader:
         new, self.problems = self.problems, Problems()
         return batch, new.kept, new.count - len(new.kept), {k: vars(self)[k] for k in (*_KNOWN, *more)}, error
 
+    def _one(self, line: int, text: str, whole: bool, batch: list[Entry]) -> None:
+        """A line that is not simple, read by the parser of JSON."""
+        self.lines = line
+        ev = self._event(text.encode("latin-1"), whole)
+        if ev is None:
+            return
+        t, clock = ev["t"], self._clock(ev.get("tid"))
+        if t >= clock[1]:
+            clock[0] = clock[1] = t
+        else:
+            self._behind(line, ev["e"], ev.get("tid"), t, clock)
+        if ev["e"] in self._unwanted:
+            self.left_out += 1
+        else:
+            batch.append((clock[1], line, ev))
+
     def _batches(self) -> Iterator[list[Entry]]:
         line = self.lines
         for block in self._blocks():
@@ -320,42 +337,35 @@ class Reader:
             kinds = {} if self.ended else self._kinds
             # As Latin-1 every byte is a character, so that a line that does not match can be had back as it was.
             text = block.decode("latin-1")
-            for t_, what, p, n, rest, other in _LINE.findall(text) if whole else (("",) * 5 + (text,),):
+            for t_, what, p, n, rest, other in LINE.findall(text) if whole else (("",) * 5 + (text,),):
                 line += 1
                 known = True
                 while known:
                     try:
-                        e, tid, d, tails, clock, wanted, brief = kinds[what]
-                        tail = tails[rest]
+                        e, tid, d, clock, wanted = kinds[what]
+                        tail = self._tails[e][rest]
                         break
                     except KeyError:
-                        known = self._learn(line, what, rest)
-                if known:
-                    t = int(t_)
-                    if brief:
-                        ev: Any = e, d, p, int(n), tail
-                    elif wanted:
-                        ev = {"t": t, "e": e, "tid": tid, "d": d, "p": p, "n": int(n), **tail}
-                else:
-                    self.lines = line
-                    raw = f'{{"t":{t_},"e":"{what},"p":"{p}","n":{n}{rest}' if what else other
-                    ev = self._event(raw.encode("latin-1"), whole)
+                        known = self._learned(line, what, rest)
+                if not known:
+                    self._one(line, f'{{"t":{t_},"e":"{what},"p":"{p}","n":{n}{rest}' if what else other, whole, batch)
                     if self.ended:
                         kinds = {}
-                    if ev is None:
-                        continue
-                    e, t, tid = ev["e"], ev["t"], ev.get("tid")
-                    clock, wanted = self._clock(tid), e not in self._unwanted
+                    continue
+                t = int(t_)
                 if t >= clock[1]:
                     clock[0] = clock[1] = t
                 else:
                     self._behind(line, e, tid, t, clock)
                 if wanted:
-                    batch.append((clock[1], line, ev))
+                    batch.append((clock[1], line, {"t": t, "e": e, "tid": tid, "d": d, "p": p, "n": int(n), **tail}))
                 else:
                     self.left_out += 1
             self.lines = line
             yield batch
+        self._at_end()
+
+    def _at_end(self) -> None:
         self._no_object()
         if self.lines == 0:
             self.problems.add(0, "the file is empty")

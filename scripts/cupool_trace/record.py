@@ -7,12 +7,16 @@ it keeps no events. Everything is exact until its limit is reached; what had to 
 """
 from __future__ import annotations
 
+import bisect
 import heapq
 from typing import Any, Callable, Optional
 
+from . import blocks
+from .bands import Bands
+from .brief import Brief
 from .physical import Follow
 from .ranges import Range, Ranges
-from .reader import Problems
+from .reader import Entry, Problems
 from .replay import Device
 from .schema import Event
 from .text import human_size
@@ -25,11 +29,12 @@ SAMPLED = REGISTERED | {"alloc", "free_requested", "segment_alloc", "segment_fre
 
 # Curves over time.
 QUANTITIES = ("held", "live", "cached", "registered", "host")
+LIVE, CACHED = 1, 2
 
 
-def quantities(dev: Device, host: int) -> tuple[int, int, int, int, int]:
+def quantities(dev: Device, host: int, live: int) -> tuple[int, int, int, int, int]:
     """host: pinned memory that contexts of the device own."""
-    return dev.held, dev.live, max(0, dev.held - dev.live), dev.registered.bytes, host
+    return dev.held, live, max(0, dev.held - live), dev.registered.bytes, host
 
 
 class Thinned:
@@ -43,6 +48,12 @@ class Thinned:
         self.shift = 0
         self.items: list[list[Any]] = []
         self._merge = merge
+
+    @property
+    def edge(self) -> int:
+        """The end of the last bucket: an item before it is merged."""
+        last: int = self.items[-1][0]
+        return ((last >> self.shift) + 1) << self.shift
 
     def add(self, item: list[Any]) -> None:
         items = self.items
@@ -132,10 +143,29 @@ class Merged:
         self._p_shift, self._t_shift = 21, 10
 
     def add(self, box: Box, end: int) -> None:
+        self.add_one(box.p, box.n, box.t0, end if box.t1 is None else box.t1)
+
+    def add_one(self, p: int, n: int, t0: int, t1: int) -> None:
         self.count += 1
-        self._put([box.t0, end if box.t1 is None else box.t1, box.p, box.p + box.n, 1, box.n, box.n])
-        if len(self.cells) > self.limit:
-            self.fit(max(1, self.limit // 2))
+        c = self.cells.get((p >> self._p_shift, t0 >> self._t_shift))
+        if c is None:
+            self.cells[p >> self._p_shift, t0 >> self._t_shift] = [t0, t1, p, p + n, 1, n, n]
+            if len(self.cells) > self.limit:
+                self.fit(max(1, self.limit // 2))
+            return
+        # As _put does, without a list: there are millions of them.
+        if t0 < c[0]:
+            c[0] = t0
+        if t1 > c[1]:
+            c[1] = t1
+        if p < c[2]:
+            c[2] = p
+        if p + n > c[3]:
+            c[3] = p + n
+        c[4] += 1
+        c[5] += n
+        if n > c[6]:
+            c[6] = n
 
     def _put(self, c: list[int]) -> None:
         key = (c[2] >> self._p_shift, c[0] >> self._t_shift)
@@ -179,6 +209,18 @@ class Largest:
         else:
             self.rest.add(heapq.heappushpop(self._heap, entry)[2], now)
 
+    def add_ended(self, ended: list[blocks.Ended], begin: int, end: int) -> None:
+        """Blocks that ended and were there between begin and end, by their area. Most are too small to be made a Box for."""
+        for t, p, (_, n, _, who, since) in ended:
+            if t < begin or since > end:
+                continue
+            t1 = t if t > since else since
+            if len(self._heap) == self.limit and n * (t1 - since) < self._heap[0][0][0]:
+                self._count += 1
+                self.rest.add_one(p, n, since, t1)
+            else:
+                self.add(Box(p, n, since, t1, None, who, None, None), t)
+
     def fit(self, limit: int, now: int) -> None:
         while len(self._heap) > limit:
             self.rest.add(heapq.heappop(self._heap)[2], now)
@@ -205,14 +247,14 @@ class Lifetimes(Ranges):
         super().__init__()
         self._recorder = recorder
         self._into = into
-        self._since: dict[int, tuple[int, Optional[float]]] = {}
+        self._us: dict[int, float] = {}  # how long the driver took for a segment
         self._registered: dict[int, Registrations] = {}  # by the start of the segment
 
-    def add(self, start: int, end: int, n: int, line: int, more: Any = None) -> bool:
-        if not super().add(start, end, n, line, more):
+    def add(self, start: int, end: int, n: int, line: int, more: Any = None, since: int = 0) -> bool:
+        if not super().add(start, end, n, line, more, since):
             return False
-        r = self._recorder
-        self._since[start] = (r.now, r.event.get("us"))
+        if "us" in self._recorder.event:
+            self._us[start] = self._recorder.event["us"]
         return True
 
     def take(self, start: int) -> Optional[Range]:
@@ -220,7 +262,7 @@ class Lifetimes(Ranges):
         if gone is None:
             return None
         r = self._recorder
-        t0, us = self._since.pop(start)
+        t0, us = gone[4], self._us.pop(start, None) if self._us else None
         registered = self._registered.pop(start, None) if self._registered else None
         if r.now >= r.begin and t0 <= r.end:
             self._into.add(Box(start, gone[1], t0, max(t0, r.now), us, gone[3], r.event.get("why"), registered), r.now)
@@ -239,19 +281,18 @@ class Lifetimes(Ranges):
                 (known.begin if e == "register" else known.end)(comm, now)
 
     def still_there(self, now: int) -> None:
-        for start, (t0, us) in self._since.items():
-            known = self.get(start)
-            assert known
+        for start, (_, n, _, more, t0) in self.of.items():
             if t0 <= self._recorder.end:
-                self._into.add(Box(start, known[1], t0, None, us, known[3], None, self._registered.get(start)), max(t0, now))
+                self._into.add(Box(start, n, t0, None, self._us.get(start), more, None, self._registered.get(start)), max(t0, now))
 
 
 class Limits:
     """How much is kept of each device."""
 
-    def __init__(self, points: int, segments: int, blocks: int, marks: int, calls: int) -> None:
+    def __init__(self, points: int, segments: int, blocks: int, marks: int, calls: int, ranges: int) -> None:
         self.points, self.segments, self.blocks, self.marks = max(64, points), max(64, segments), max(64, blocks), max(16, marks)
         self.calls = max(32, calls)  # frames of a flame graph
+        self.ranges = max(64, ranges)  # of NVTX, of a process
 
 
 class Track:
@@ -263,6 +304,16 @@ class Track:
         self.blocks = Largest(limits.blocks, by_area)
         self.marks: dict[str, Thinned] = {}
         self.peaks = [(-1, 0)] * len(QUANTITIES)  # value, and when it was first reached
+
+    def merge(self, times: list[int], lives: list[int], first: int, end: int, held: int) -> None:
+        """More samples of the last bucket, in which only live and so cached memory changed."""
+        part = lives[first:end]
+        low, high = min(part), max(part)
+        merge_values(self.values.items[-1], [0, *(held,) * 3, low, high, part[-1], *(max(0, held - live) for live in (high, low, part[-1])),
+                                             *self.values.items[-1][10:]])
+        for i, value, live in ((LIVE, high, high), (CACHED, max(0, held - low), low)):
+            if value > self.peaks[i][0]:
+                self.peaks[i] = value, times[first + part.index(live)]
 
     def fit(self, limits: Limits, now: int) -> None:
         self.values.fit(limits.points)
@@ -301,13 +352,7 @@ def process_mark(ev: Event) -> tuple[str, str]:
         return "mark", ev["text"]
     if ev["e"] == "gap":
         return "gap", gap_text(ev)
-    if ev["e"] == "range_begin":
-        return "range", range_text(ev)
     return "", ""
-
-
-def range_text(ev: Event) -> str:
-    return ev["text"] if not ev["domain"] else f"{ev['domain']}: {ev['text']}"
 
 
 def gap_text(ev: Event) -> str:
@@ -319,11 +364,10 @@ def gap_text(ev: Event) -> str:
 class Recorder(Follow):
     """A Follow that also keeps a Track for each device, of the time from `begin` to `end` (ns)."""
 
-    BRIEF = False
-
     def __init__(self, problems: Problems, limits: Limits, begin: int, end: int) -> None:
         super().__init__(problems)
         self.tracks: dict[int, Track] = {}
+        self.bands = Bands(limits.ranges, begin, end)
         self.begin, self.end = begin, end
         self.now = 0
         self.event: Event = {}
@@ -336,34 +380,72 @@ class Recorder(Follow):
         d = ev.get("d")
         if d is None or ev["e"] == "mem_create":  # no memory of the pool
             super().apply(line, ev)
+            self.bands.apply(ev)
             kind, text = process_mark(ev)
             if kind:  # of the process, so of all its devices
                 for each in self.tracks:
                     self.mark(each, kind, ev["t"], 0, text)
             return
-        track = self.tracks.get(d)
-        if track is None:
-            track = self.tracks[d] = Track(self._limits)
-            dev = self.devices[d] = Device()
-            dev.segments, dev.blocks = Lifetimes(self, track.segments), Lifetimes(self, track.blocks)
+        self._track(d)
         super().apply(line, ev)
         e = ev["e"]
         if e in SAMPLED:
             if e in REGISTERED:
                 self._note(self.devices[d], ev)
-            now = quantities(self.devices[d], self.host.held.get(d, 0))
-            if self.now < self.begin:
-                self._before[d] = now
-            elif self.now <= self.end:
-                if d in self._before:
-                    self._sample(track, self.begin, self._before.pop(d))
-                self._sample(track, self.now, now)
+            self._sampled(d)
         elif e == "comm_init":
             self._comms[ev["comm"]] = f"{ev['comm']} (rank {ev.get('rank')!s:.9} of {ev['ranks']})"
         elif e != "free_completed":
             mark = mark_of(ev)
             if mark:
                 self.mark(d, "trim" if e in MOVES else e, ev["t"], *mark)
+
+    def block(self, t: int, line: int, ev: Brief) -> None:
+        self.now, self.event = t, {}
+        self._track(ev[0])
+        super().block(t, line, ev)
+        self._sampled(ev[0])
+
+    def blocks(self, entries: list[Entry], at: int) -> int:
+        d: int = entries[at][2][0]
+        track, dev = self._track(d), self.devices[d]
+        lives: list[int] = []
+        ended: list[blocks.Ended] = []
+        done = blocks.follow(d, dev, entries, at, lives, ended)
+        track.blocks.add_ended(ended, self.begin, self.end)
+        times = [entries[i][0] for i in range(at, done)]
+        first, last = bisect.bisect_left(times, self.begin), bisect.bisect_right(times, self.end)
+        host = self.host.held.get(d, 0)
+        if first:
+            self._before[d] = quantities(dev, host, lives[first - 1])
+        if first < last and d in self._before:
+            self._sample(track, self.begin, self._before.pop(d))
+        while first < last:
+            self._sample(track, times[first], quantities(dev, host, lives[first]))
+            # Those of the same bucket, at once: nothing but live memory changes.
+            end = bisect.bisect_left(times, track.values.edge, first, last)
+            if end > first + 1:
+                track.merge(times, lives, first + 1, end, dev.held)
+            first = max(end, first + 1)
+        return done
+
+    def _track(self, d: int) -> Track:
+        track = self.tracks.get(d)
+        if track is None:
+            track = self.tracks[d] = Track(self._limits)
+            dev = self.devices[d] = Device()
+            dev.segments, dev.blocks = Lifetimes(self, track.segments), Lifetimes(self, track.blocks)
+        return track
+
+    def _sampled(self, d: int) -> None:
+        """A curve of the device may have changed."""
+        now = quantities(self.devices[d], self.host.held.get(d, 0), self.devices[d].live)
+        if self.now < self.begin:
+            self._before[d] = now
+        elif self.now <= self.end:
+            if d in self._before:
+                self._sample(self.tracks[d], self.begin, self._before.pop(d))
+            self._sample(self.tracks[d], self.now, now)
 
     def _note(self, dev: Device, ev: Event) -> None:
         assert isinstance(dev.segments, Lifetimes)
@@ -390,6 +472,7 @@ class Recorder(Follow):
 
     def finish(self) -> None:
         """After the last event: live ranges stay live."""
+        self.bands.close(None, self.last_t)
         for d, track in self.tracks.items():
             if d in self._before:
                 self._sample(track, self.begin, self._before.pop(d))

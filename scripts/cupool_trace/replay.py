@@ -12,25 +12,16 @@ import sys
 from array import array
 from typing import Callable, Optional, Union
 
-from . import apart
+from . import apart, blocks
+from .brief import Brief, BriefReader, brief, windows
 from .callers import Caller, Stack
 from .comms import Comms
 from .frames import Frames
 from .host import Host
 from .measures import Durations, Registered
 from .ranges import Range, Ranges
-from .reader import KEEP, Brief, CannotRead, Problems, Reader, in_time_order
+from .reader import KEEP, CannotRead, Entry, Problems
 from .schema import NCCL, OOM_FREE, STATS, VMM_STATS, Event
-
-GRANULE = 512  # blocks are multiples of this
-
-
-def block_size(n: int, more: Event) -> int:
-    """The size of the block for a request of n bytes: n rounded up, unless the event's other keys say otherwise."""
-    size = (n + GRANULE - 1) // GRANULE * GRANULE
-    block: int = more.get("block", 0)
-    return block if block > size else size
-
 
 KEEP_SEQUENCE = 1 << 18  # segments per device that are compared between ranks
 PAGE = 21  # bits of an address within 2 MiB; segments are multiples of that, so addresses so near to each other mostly lie in one segment
@@ -108,9 +99,10 @@ class Device(Part):
         self.unseen = 0  # segments that are there and that no event has told of, less those that are told of and are not
         self.sequence = array("q")  # sizes of segments in the order they were got
         self.callers: dict[Stack, Caller] = {}
+        self.inside: dict[int, int] = {}  # by address: the end of the live segment that it lies in, where that was looked up
         self._segment_of: dict[int, int] = {}  # by page: the start of the segment that an address there was last found in
         self._backend: Optional[str] = None  # the only one so far
-        self._parts: dict[str, Part] = {}  # of each backend, once there are several
+        self.parts: dict[str, Part] = {}  # of each backend, once there are several
         self._part_of: dict[int, Part] = {}  # then: of each live block
         self._unseen: dict[str, int] = {}
 
@@ -123,11 +115,11 @@ class Device(Part):
     @property
     def backends(self) -> dict[str, Part]:
         """The memory of each backend. A single backend has all of it, so nothing is counted twice then."""
-        return self._parts or ({} if self._backend is None else {self._backend: self})
+        return self.parts or ({} if self._backend is None else {self._backend: self})
 
     def part(self, backend: str) -> Optional[Part]:
         """The counters of one backend beside those of the device; None while it is the only backend."""
-        if not self._parts:
+        if not self.parts:
             if self._backend is None or self._backend == backend:
                 self._backend = backend
                 return None
@@ -135,16 +127,17 @@ class Device(Part):
             for k in Part.__slots__:
                 setattr(only, k, getattr(self, k))
             only.got = self.got.copy()
-            self._parts[self._backend] = only
+            self.parts[self._backend] = only
             self._part_of = {start: only for start, _, _ in self.blocks.items()}
-        return self._parts.setdefault(backend, Part())
+        return self.parts.setdefault(backend, Part())
 
     def end_segment(self, p: int) -> Optional[Range]:
         gone = self.segments.take(p)
+        self.inside.clear()
         if gone:
             self.held -= gone[1]
-            if self._parts:
-                self._parts[gone[3]].held -= gone[1]
+            if self.parts:
+                self.parts[gone[3]].held -= gone[1]
         return gone
 
     def change(self, backend: str, n: int) -> None:
@@ -173,6 +166,7 @@ class Device(Part):
     def forget_segment(self, p: int) -> Optional[Range]:
         """A segment is gone without an event. The held bytes are known from elsewhere."""
         gone = self.segments.take(p)
+        self.inside.clear()
         if gone:
             for b in self.blocks.overlapping(p, gone[0]):
                 self.end_block(b)
@@ -196,21 +190,21 @@ class Device(Part):
         known = self.segments.get(start)
         return known if known and p + n <= known[0] else None
 
-    def begin_block(self, p: int, size: int, n: int, line: int, segment: Optional[Range], frames: Optional[list[int]]) -> bool:
+    def begin_block(self, p: int, size: int, n: int, line: int, segment: Optional[Range], stack: Optional[Stack], now: int) -> bool:
         """False: it would overlap another."""
-        who = self._caller(tuple(frames)) if frames else None
-        if not self.blocks.add(p, p + size, n, line, who):
+        who = self.caller(stack) if stack else None
+        if not self.blocks.add(p, p + size, n, line, who, now):
             return False
         if who:
             who.requests += 1
             who.change(size, self.peaks)
         self.begin(p, size, n)
-        if self._parts and segment:
-            self._part_of[p] = part = self._parts[segment[3]]
+        if self.parts and segment:
+            self._part_of[p] = part = self.parts[segment[3]]
             part.begin(p, size, n)
         return True
 
-    def _caller(self, stack: Stack) -> Caller:
+    def caller(self, stack: Stack) -> Caller:
         who = self.callers.get(stack)
         if who is None:
             if len(self.callers) >= MOST_STACKS:
@@ -221,13 +215,13 @@ class Device(Part):
     def end_block(self, p: int) -> Optional[Range]:
         gone = self.blocks.take(p)
         if gone:
-            end, n, _, who = gone
+            end, n, _, who, _ = gone
             size = end - p
             self.live -= size
             self.asked -= n
             if who:
                 who.change(-size, self.peaks)
-            if self._parts:
+            if self.parts:
                 part = self._part_of.pop(p, None)
                 if part:
                     part.live -= size
@@ -237,9 +231,6 @@ class Device(Part):
 
 class Replay:
     """Follows live segments and blocks through one file's events, in order; contradictions become problems."""
-
-    IGNORES = frozenset(["free_completed"])
-    BRIEF = True  # block() may be called in place of apply(); not for those that look at every event
 
     def __init__(self, problems: Problems) -> None:
         self.devices: dict[int, Device] = {}
@@ -276,12 +267,32 @@ class Replay:
         elif ev["e"] in self._others:
             self._others[ev["e"]](line, ev)
 
-    def block(self, line: int, ev: Brief) -> None:
-        """An event of a block. Its time, and that it was one more, are for the caller to know."""
-        e, d, at, n, more = ev
+    def run(self, entries: list[Entry]) -> None:
+        """Many events, in order."""
+        at = 0
+        while at < len(entries):
+            t, line, ev = entries[at]
+            if type(ev) is not tuple:
+                self.apply(line, ev)
+                at += 1
+                continue
+            done = self.blocks(entries, at)
+            if done == at:  # it contradicts an earlier one, or more is to be done for it
+                self.block(t, line, ev)
+                done += 1
+            self.events += done - at
+            at = done
+
+    def blocks(self, entries: list[Entry], at: int) -> int:
+        """As many simple events of blocks as there are; returns where the next one is."""
+        d: int = entries[at][2][0]
+        return blocks.follow(d, self.devices.get(d) or self._new(d), entries, at, [], [])
+
+    def block(self, t: int, line: int, ev: Brief) -> None:
+        """An event of a block. That it was one more is for the caller to know."""
+        d, p, size, n, stack, at = ev
         dev = self.devices.get(d) or self._new(d)
-        p = int(at, 16)
-        if e == "free_requested":
+        if not size:
             dev.frees += 1
             gone = dev.end_block(p)
             if gone is None:
@@ -289,15 +300,14 @@ class Replay:
             elif gone[1] != n:
                 self._add(line, f"free_requested {at} {n}: the block of line {gone[2]} has {gone[1]} bytes")
             return
-        size = block_size(n, more)
         segment = dev.segment_at(p, n)
         if segment is None:
             self._add(line, f"alloc {at} {n}: not inside a live segment")
-        if not dev.begin_block(p, size, n, line, segment, more.get("f")):
+        if not dev.begin_block(p, size, n, line, segment, stack, t):
             for old in dev.blocks.overlapping(p, p + size):
-                _, old_n, old_line, _ = dev.end_block(old)  # type: ignore[misc]
+                _, old_n, old_line, *_ = dev.end_block(old)  # type: ignore[misc]
                 self._add(line, f"alloc {at} {n}: overlaps the live block {old:#x} {old_n} of line {old_line} (reused too early)")
-            dev.begin_block(p, size, n, line, segment, more.get("f"))
+            dev.begin_block(p, size, n, line, segment, stack, t)
 
     def _new(self, d: int) -> Device:
         self.devices[d] = dev = Device()
@@ -324,15 +334,15 @@ class Replay:
     def _segment_alloc(self, line: int, ev: Event, dev: Device) -> None:
         p, n = int(ev["p"], 16), ev["n"]
         part = dev.part(ev["b"])
-        if not dev.segments.add(p, p + n, n, line, ev["b"]):
+        if not dev.segments.add(p, p + n, n, line, ev["b"], ev["t"]):
             for old in dev.segments.overlapping(p, p + n):
                 if self.gapped:
                     dev.forget_segment(old)
                     dev.unseen += 1
                     continue
-                _, old_n, old_line, _ = dev.end_segment(old)  # type: ignore[misc]
+                _, old_n, old_line, *_ = dev.end_segment(old)  # type: ignore[misc]
                 self._add(line, f"segment_alloc {ev['p']} {n}: overlaps the live segment {old:#x} {old_n} of line {old_line}")
-            dev.segments.add(p, p + n, n, line, ev["b"])
+            dev.segments.add(p, p + n, n, line, ev["b"], ev["t"])
         for each in (dev, part) if part else (dev,):
             each.get(p, n, ev["us"])
         if len(dev.sequence) < KEEP_SEQUENCE:
@@ -358,7 +368,7 @@ class Replay:
         if gone is None:
             self._add(line, f"segment_free {ev['p']} {n}: no live segment starts there")
             return
-        end, known_n, known_line, _ = gone
+        end, known_n, known_line, *_ = gone
         if known_n != n:
             self._add(line, f"segment_free {ev['p']} {n}: the segment of line {known_line} has {known_n} bytes")
         inside = dev.blocks.overlapping(p, end)
@@ -368,7 +378,7 @@ class Replay:
             self._add(line, f"segment_free {ev['p']} {n}: {len(inside)} live blocks in it, the first at {inside[0]:#x}")
 
     def _block(self, line: int, ev: Event, dev: Device) -> None:
-        self.block(line, (ev["e"], ev["d"], ev["p"], ev["n"], ev))
+        self.block(ev["t"], line, brief(ev))
 
     def _trim(self, line: int, ev: Event, dev: Device) -> None:
         dev.trims += 1
@@ -426,16 +436,10 @@ class Rank:
     def __init__(self, path: str, follow: Callable[[Problems], Replay] = Replay) -> None:
         self.problems = Problems()
         self.replay = follow(self.problems)
-        self.reader = Reader(path, self.problems, Replay.IGNORES, self.replay.BRIEF)
-        apply, block = self.replay.apply, self.replay.block
-        blocks = 0
-        for _, line, ev in in_time_order(self.reader.events()):
-            if type(ev) is tuple:
-                blocks += 1
-                block(line, ev)
-            else:
-                apply(line, ev)
-        self.replay.events += blocks + self.reader.left_out
+        self.reader = BriefReader(path, self.problems)
+        for entries in windows(self.reader.batches()):
+            self.replay.run(entries)
+        self.replay.events += self.reader.left_out
         self.replay.last_t = self.reader.last_t
         self.path = path
         self.header = self.reader.header

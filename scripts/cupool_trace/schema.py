@@ -106,6 +106,8 @@ REQUIRED: dict[str, list[str]] = {
     "backend": ["tid", "b"],
     "pause": ["tid", "d", "mode", "n", "copied", "segments", "us"],
     "resume": ["tid", "d", "n", "copied", "segments", "us"],
+    "insert": ["tid", "d", "p", "n", "us"],
+    "withdraw": ["tid", "d", "p", "n", "us"],
     "limit": ["tid", "n"],
     "mem_create": ["tid", "h", "n", "us", "result", "by", "at"],
     "mem_import": ["tid", "h", "us", "result", "by", "at"],

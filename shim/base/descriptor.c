@@ -13,13 +13,18 @@
 /* The least descriptor number, away from the numbers that programs expect to get or close wholesale. */
 #define FD_MIN 200
 
+void file_drop(int fd)
+{
+    syscall(SYS_close, fd);
+}
+
 int file_aside(int fd)
 {
     const int high = fcntl(fd, F_DUPFD_CLOEXEC, FD_MIN);
 
     if (high < 0)
         return fd;
-    close(fd);
+    file_drop(fd);
     return high;
 }
 
@@ -39,7 +44,7 @@ void file_close(int fd, const struct stat *file, bool done)
     /* A child made without a fork handler may still have the descriptor. */
     if (done)
         flock(fd, LOCK_UN);
-    close(fd);
+    file_drop(fd);
 }
 
 /* The signals that a write may raise. */

@@ -14,6 +14,10 @@
 #include <stdbool.h>
 #include <sys/stat.h>
 
+/* Close a descriptor. Unlike close() it is no cancellation point: a thread of the program may hold a lock of ours, and
+ * is to return from the call that it has made. */
+void file_drop(int fd);
+
 /* Move a descriptor of ours away from the numbers that programs count on. Returns its number from now on. */
 int file_aside(int fd);
 

@@ -56,7 +56,7 @@ static int keep(int fd, struct ipc_descriptor *ret)
         ret->fd = fd;
         return 0;
     }
-    close(fd);
+    file_drop(fd);
     ret->fd = -1;
     return -EIO;
 }

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,14 +19,20 @@ struct scratch {
     char text[8192], folder[PATH_MAX], path[PATH_MAX + 64];
 };
 
-/* The beginning of a file, as text; empty if it cannot be read. */
+/* The beginning of a file, as text; empty if it cannot be read. A thread of the program that is to be cancelled returns
+ * first from the call that it has made. */
 static const char *file_text(const char *path, char *text, size_t len)
 {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd < 0 ? -1 : read(fd, text, len - 1);
+    ssize_t n = -1;
+    int fd, cancel;
 
-    if (fd >= 0)
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        n = read(fd, text, len - 1);
         close(fd);
+    }
+    pthread_setcancelstate(cancel, NULL);
     text[n > 0 ? n : 0] = '\0';
     return text;
 }

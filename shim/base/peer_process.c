@@ -13,7 +13,7 @@
 struct seen {
     char state;
     int threads;
-    unsigned long long start;
+    unsigned long long start, stack;
 };
 
 static bool look(int pid, struct seen *ret_seen)
@@ -32,8 +32,11 @@ static bool look(int pid, struct seen *ret_seen)
     text[n > 0 ? n : 0] = '\0';
     name_end = strrchr(text, ')'); /* the name may have any character in it */
     return name_end &&
-           sscanf(name_end, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d %*d %llu",
-                  &ret_seen->state, &ret_seen->threads, &ret_seen->start) == 3;
+           sscanf(
+               name_end,
+               ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d %*d %llu %*u %*d %*u %*u %*u "
+               "%llu",
+               &ret_seen->state, &ret_seen->threads, &ret_seen->start, &ret_seen->stack) == 4;
 }
 
 struct peer_process peer_process_of(int pid)
@@ -41,8 +44,10 @@ struct peer_process peer_process_of(int pid)
     struct peer_process process = {.pid = pid};
     struct seen seen;
 
-    if (look(pid, &seen))
+    if (look(pid, &seen)) {
         process.start = seen.start;
+        process.stack = seen.stack;
+    }
     return process;
 }
 
@@ -53,6 +58,9 @@ bool peer_process_lives(const struct peer_process *process)
     if (!look(process->pid, &seen))
         return kill(process->pid, 0) == 0 || errno != ESRCH;
     if (process->start && seen.start != process->start)
+        return false;
+    /* The kernel chooses another place for each program, by chance. */
+    if (process->stack && seen.stack && seen.stack != process->stack)
         return false;
     /* The first thread of a process becomes a zombie before the others have ended. */
     return (seen.state != 'Z' && seen.state != 'X') || seen.threads > 1;

@@ -139,11 +139,15 @@ static void captures_ask(void)
 
 void capture_asks_pause(void)
 {
+    int cancel;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&gate.lock);
     gate.pauses++;
     while (gate.asking)
         pthread_cond_wait(&gate.rested, &gate.lock);
     pthread_mutex_unlock(&gate.lock);
+    pthread_setcancelstate(cancel, NULL);
 }
 
 void capture_asks_resume(void)

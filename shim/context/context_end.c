@@ -60,6 +60,7 @@ static void ending_end(void)
     context_endings--;
     atomic_fetch_add(&contexts.ended, 1);
     atomic_fetch_sub(&contexts.endings, 1);
+    context_events.ending_over();
 }
 
 /* Mark the entry as leaving, after ending_begin. NULL: there is no such entry. */
@@ -195,6 +196,17 @@ void context_gone(struct context *context, bool gone)
         capture_forget_unpooled();
     if (context)
         ending_end();
+}
+
+bool context_is_over(const struct context *context, CUcontext handle)
+{
+    const struct real_driver *driver = real_driver_get();
+    CUcontext current = NULL;
+
+    if (!driver || driver->cuCtxGetCurrent(&current) || current != handle)
+        return true;
+    /* The thread may have made it current more than once. */
+    return context && context != &unknown && context->id && context_id(driver, handle) != context->id;
 }
 
 static void entry_primary_gone(struct context *context)

@@ -35,6 +35,9 @@ void context_gone(struct context *context, bool gone);
 /* After a call that may have ended the primary context: forget the context if the driver says it is no longer
  * active. */
 void context_primary_gone(struct context *context);
+/* After a call that gave up a reference to this context, which was current (context: its entry, as context_leaving has
+ * returned it): was that its last reference? */
+bool context_is_over(const struct context *context, CUcontext handle);
 /* Around a call that may end primary contexts where we cannot know which ones. */
 
 struct context_sweep {

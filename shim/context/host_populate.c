@@ -107,13 +107,16 @@ static void *touch(void *arg)
     return NULL;
 }
 
-/* In several threads, as the kernel zeroes pages at the speed of one processor each. */
+/* In several threads, as the kernel zeroes pages at the speed of one processor each. The calling thread is not
+ * cancelled while it waits for them. */
 static void touch_all(char *start, size_t size)
 {
     struct part parts[THREADS];
     const size_t each = (size / THREADS + HUGE - 1) / HUGE * HUGE;
     sigset_t all, before;
+    int cancel;
 
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     /* The program's signals must be delivered to its own threads. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -130,6 +133,7 @@ static void touch_all(char *start, size_t size)
     for (unsigned int i = 0; i < THREADS; i++)
         if (parts[i].is_started)
             pthread_join(parts[i].thread, NULL);
+    pthread_setcancelstate(cancel, NULL);
 }
 
 int host_populate(const struct real_driver *driver, unsigned int flags, size_t size, uint64_t *ret_addr)

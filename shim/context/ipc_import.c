@@ -8,31 +8,18 @@
  */
 #include "context/ipc_import.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "base/conf.h"
-#include "base/ipc_socket.h"
 #include "base/log.h"
-#include "clock.h"
 #include "context/free_order.h"
 #include "context/ipc_map.h"
 #include "context/ipc_native.h"
+#include "context/ipc_peer.h"
 #include "context/lifetime.h"
 #include "context/registry.h"
 #include "real/real.h"
-
-/* The connection to an exporter. */
-struct peer {
-    struct ipc_name station;
-    struct ipc_descriptor socket;
-    uint64_t number;   /* of the last request */
-    unsigned int uses; /* open blocks */
-    struct peer *next;
-};
 
 /* A segment that is mapped in a context. */
 struct mapping {
@@ -47,7 +34,7 @@ struct mapping {
 
 struct import {
     struct ipc_name block;
-    struct peer *peer;
+    struct ipc_peer *peer;
     struct mapping *mapping;
     uint64_t addr;
     size_t size;
@@ -64,99 +51,8 @@ static struct {
     bool busy;
     struct import *first;
     struct mapping *mappings;
-    struct peer *peers; /* used by the claiming thread alone */
+    struct ipc_peers peers; /* used by the claiming thread alone */
 } imports = {.lock = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
-
-/* --- the exporter --- */
-
-static struct peer *peer_of(const struct ipc_name *station, uint64_t limit, int *ret_rc)
-{
-    struct peer *peer = imports.peers;
-
-    while (peer && !ipc_name_equal(&peer->station, station))
-        peer = peer->next;
-    *ret_rc = 0;
-    if (peer && !ipc_is_open(&peer->socket)) /* the program has closed it; what is open stays held until we end */
-        *ret_rc = ipc_connect(station, limit, &peer->socket);
-    if (peer)
-        return *ret_rc ? NULL : peer;
-    peer = calloc(1, sizeof(*peer));
-    *ret_rc = peer ? ipc_connect(station, limit, &peer->socket) : -ENOMEM;
-    if (*ret_rc) {
-        free(peer);
-        return NULL;
-    }
-    peer->station = *station;
-    peer->next = imports.peers;
-    imports.peers = peer;
-    return peer;
-}
-
-/* One use less. A connection without any ends. */
-static void peer_drop(struct peer *peer)
-{
-    struct peer **at = &imports.peers;
-
-    if (peer->uses)
-        return;
-    while (*at != peer)
-        at = &(*at)->next;
-    *at = peer->next;
-    ipc_end(&peer->socket);
-    free(peer);
-}
-
-/* Receive the answer to the last request. 0; -EPROTO: the exporter has sent something else. */
-static int grant_receive(struct peer *peer, uint64_t limit, struct ipc_grant *ret_grant, int *ret_fd)
-{
-    struct ipc_grant raw[2];
-    ssize_t n;
-    int rc;
-
-    for (;;) {
-        n = ipc_receive(&peer->socket, raw, sizeof(raw), ret_fd);
-        if (n == -EAGAIN) {
-            if ((rc = ipc_wait(&peer->socket, limit)))
-                return rc;
-            continue;
-        }
-        if (n <= 0)
-            return n ? (int)n : -ECONNRESET;
-        rc = ipc_grant_read(raw, (size_t)n, *ret_fd >= 0, ret_grant) ? 0 : -EPROTO;
-        if (!rc && ret_grant->number == peer->number)
-            return 0;
-        if (*ret_fd >= 0)
-            close(*ret_fd);
-        *ret_fd = -1;
-        if (rc) /* an answer to an earlier request, which came too late, is passed over */
-            return rc;
-    }
-}
-
-static void request_close(struct peer *peer, const struct ipc_name *block, uint64_t limit)
-{
-    struct ipc_request request;
-
-    ipc_request_make(&request, IPC_CLOSE, 0, block);
-    ipc_send_by(&peer->socket, &request, sizeof(request), limit);
-}
-
-/* Ask for a block. After an error the exporter does not count it as held, or will not once it gets on. */
-static int ask(struct peer *peer, const struct ipc_name *block, uint64_t limit, struct ipc_grant *ret_grant,
-               int *ret_fd)
-{
-    struct ipc_request request;
-    int rc;
-
-    ipc_request_make(&request, IPC_OPEN, ++peer->number, block);
-    rc = ipc_send_by(&peer->socket, &request, sizeof(request), limit);
-    if (!rc) {
-        rc = grant_receive(peer, limit, ret_grant, ret_fd);
-        if (rc)
-            request_close(peer, block, /* limit: do not wait */ 0);
-    }
-    return rc;
-}
 
 /* --- the books --- */
 
@@ -187,51 +83,70 @@ static CUresult import_end(struct import *import, uint64_t limit)
 
     mapping->uses--;
     if (!mapping->uses && !(import->lost && mapping->how == IPC_NATIVE))
-        result = ipc_map_close(mapping->how, mapping->addr, mapping->size);
+        result = ipc_map_close(mapping->how, mapping->addr);
     books_remove(import);
     if (!mapping->uses)
         free(mapping);
-    request_close(import->peer, &import->block, limit);
-    import->peer->uses--;
-    peer_drop(import->peer);
+    ipc_peer_close(&imports.peers, import->peer, &import->block, limit);
     free(import);
     return result;
 }
 
-/* The limit for waiting for an exporter that begins now. */
-static uint64_t limit_from_now(void)
+/* With the lock: a block that is open in a context that has ended; NULL: none. */
+static struct import *lost_find(void)
 {
-    const uint64_t ms = conf_get()->ipc.number;
+    struct import *import = imports.first;
 
-    return now_ns() + (ms < UINT32_MAX ? ms : UINT32_MAX) * 1000000u;
+    while (import && !import->lost)
+        import = import->next;
+    return import;
+}
+
+/* With the lock, which is released meanwhile, by the claiming thread: take what is lost off the books. */
+static void lost_end(void)
+{
+    struct import *import;
+
+    while ((import = lost_find())) {
+        pthread_mutex_unlock(&imports.lock);
+        import_end(import, ipc_peer_limit());
+        pthread_mutex_lock(&imports.lock);
+    }
 }
 
 static void claim(int *ret_cancel)
 {
-    struct import *import, *next;
-    bool lost;
-
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, ret_cancel);
     pthread_mutex_lock(&imports.lock);
     while (imports.busy)
         pthread_cond_wait(&imports.done, &imports.lock);
     imports.busy = true;
+    lost_end();
     pthread_mutex_unlock(&imports.lock);
-    for (import = imports.first; import; import = next) {
-        next = import->next;
-        pthread_mutex_lock(&imports.lock);
-        lost = import->lost;
-        pthread_mutex_unlock(&imports.lock);
-        if (lost)
-            import_end(import, limit_from_now());
-    }
 }
 
 static void unclaim(int cancel)
 {
     pthread_mutex_lock(&imports.lock);
+    lost_end();
     imports.busy = false;
     pthread_cond_signal(&imports.done);
+    pthread_mutex_unlock(&imports.lock);
+    pthread_setcancelstate(cancel, NULL);
+}
+
+void ipc_import_settle(void)
+{
+    int cancel;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    pthread_mutex_lock(&imports.lock);
+    if (!imports.busy && lost_find()) { /* else the thread that has the claim does it */
+        imports.busy = true;
+        lost_end();
+        imports.busy = false;
+        pthread_cond_signal(&imports.done);
+    }
     pthread_mutex_unlock(&imports.lock);
     pthread_setcancelstate(cancel, NULL);
 }
@@ -292,14 +207,14 @@ static CUresult mapping_get(const struct ipc_grant *grant, int fd, CUcontext con
 }
 
 /* Enter a block whose grant has come. After an error the grant has been given back. */
-static CUresult import_enter(struct peer *peer, const struct ipc_name *block, const struct ipc_grant *grant, int fd,
+static CUresult import_enter(struct ipc_peer *peer, const struct ipc_name *block, const struct ipc_grant *grant, int fd,
                              CUcontext context, uint64_t *ret_addr)
 {
     struct import *import = calloc(1, sizeof(*import));
     CUresult result = import ? mapping_get(grant, fd, context, &import->mapping) : CUDA_ERROR_OUT_OF_MEMORY;
 
     if (result) {
-        request_close(peer, block, limit_from_now());
+        ipc_peer_close(&imports.peers, peer, block, ipc_peer_limit());
         free(import);
         return result;
     }
@@ -308,7 +223,6 @@ static CUresult import_enter(struct peer *peer, const struct ipc_name *block, co
     import->addr = import->mapping->addr + grant->offset;
     import->size = grant->size;
     import->opens = 1;
-    peer->uses++;
     pthread_mutex_lock(&imports.lock);
     import->next = imports.first;
     imports.first = import;
@@ -320,44 +234,20 @@ static CUresult import_enter(struct peer *peer, const struct ipc_name *block, co
 
 /* --- open and close --- */
 
-static const char *reason(int rc)
-{
-    switch (rc) {
-    case -ECONNREFUSED:
-        return "that process has ended, or is in a container of its own";
-    case -EPERM:
-        return "that process is another user's";
-    case -ETIMEDOUT:
-        return "that process did not answer within CUPOOL_IPC milliseconds";
-    case -ENOENT:
-        return "the block has been freed there";
-    case -ENOSPC:
-        return "that process has no room in its books";
-    default:
-        return strerror(-rc);
-    }
-}
-
 static CUresult open_new(const struct ipc_ticket *ticket, CUcontext context, uint64_t *ret_addr)
 {
-    const uint64_t limit = limit_from_now();
     struct ipc_grant grant = {0};
     CUresult result = CUDA_ERROR_MAP_FAILED;
-    int rc, fd = -1;
-    struct peer *peer = peer_of(&ticket->station, limit, &rc);
+    struct ipc_peer *peer;
+    int rc, fd;
 
-    if (peer)
-        rc = ask(peer, &ticket->block, limit, &grant, &fd);
-    if (!rc && grant.status != IPC_GRANTED)
-        rc = grant.status == IPC_GONE ? -ENOENT : -ENOSPC;
-    if (peer && !rc)
+    rc = ipc_peer_ask(&imports.peers, ticket, ipc_peer_limit(), &peer, &grant, &fd);
+    if (!rc)
         result = import_enter(peer, &ticket->block, &grant, fd, context, ret_addr);
     if (fd >= 0)
         close(fd);
-    if (peer)
-        peer_drop(peer);
     if (rc)
-        log_write(LOG_WARN, "memory of process %d cannot be opened: %s", (int)ticket->pid, reason(rc));
+        log_write(LOG_WARN, "memory of process %d cannot be opened: %s", (int)ticket->pid, ipc_peer_reason(rc));
     else if (result)
         log_write(LOG_WARN, "memory of process %d cannot be mapped (error %d)", (int)ticket->pid, (int)result);
     return result;
@@ -449,7 +339,7 @@ CUresult ipc_import_close(CUdeviceptr addr, bool *ret_ours)
     if (last && !waited && (context = context_to_wait_for(addr))) /* another thread has closed it meanwhile */
         result = context_wait(context);
     if (last && !result)
-        result = import_end(import, limit_from_now());
+        result = import_end(import, ipc_peer_limit());
     unclaim(cancel);
     return result;
 }
@@ -490,9 +380,7 @@ void ipc_import_forget(void)
 {
     pthread_mutex_init(&imports.lock, NULL);
     pthread_cond_init(&imports.done, NULL);
-    for (struct peer *peer = imports.peers; peer; peer = peer->next)
-        ipc_leave(&peer->socket);
-    imports.peers = NULL;
+    ipc_peers_forget(&imports.peers);
     imports.first = NULL;
     imports.mappings = NULL;
     imports.busy = false;

@@ -43,6 +43,9 @@ bool ipc_import_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size, CUcon
 
 /* The context with this handle has ended, and with it what was opened there. */
 void ipc_import_context_gone(CUcontext handle);
+/* A context may have ended: let go of what was open there, so that its exporters hear of it. Makes calls of the driver,
+ * and waits as a close does. */
+void ipc_import_settle(void);
 /* In a forked child. */
 void ipc_import_forget(void);
 

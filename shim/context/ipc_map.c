@@ -9,7 +9,6 @@
 #include "base/descriptor.h"
 #include "context/registry.h"
 #include "context/vmm_map.h"
-#include "pool.h"
 #include "real/real.h"
 
 /* A descriptor of the memory that is mapped at addr. CUDA_ERROR_INVALID_VALUE: it is not virtual memory. */
@@ -54,8 +53,7 @@ CUresult ipc_map_describe(const struct context *owner, uint64_t segment, size_t 
     return result;
 }
 
-/* The device with this UUID, or -1: it is not visible to this process. */
-static int device_with(const unsigned char *card)
+int ipc_map_device(const unsigned char *card)
 {
     const struct real_driver *driver = real_driver_get();
     int count = 0;
@@ -69,50 +67,61 @@ static int device_with(const unsigned char *card)
     return -1;
 }
 
-static CUresult access_give(uint64_t addr, size_t size, const unsigned char *card)
+static CUresult access_give(const struct real_driver *driver, const struct vmm_mapping *mapping, int device)
+{
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+
+    return driver->cuMemSetAccess(mapping->addr, mapping->size, &access, 1);
+}
+
+CUresult ipc_map_take(int fd, CUmemGenericAllocationHandle *ret_handle)
+{
+    return real_next(cuMemImportFromShareableHandle)(ret_handle, (void *)(intptr_t)fd, /* NOLINT: a number */
+                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+}
+
+CUresult ipc_map_place(CUmemGenericAllocationHandle handle, uint64_t addr, size_t size, int device)
 {
     const struct real_driver *driver = real_driver_get();
-    const int owner = device_with(card);
-    CUmemAccessDesc access[2];
-    CUdevice current;
-    size_t count = 0;
-    CUresult result = driver ? driver->cuCtxGetDevice(&current) : CUDA_ERROR_NOT_INITIALIZED;
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUresult result = driver ? driver->cuMemMap(addr, size, 0, handle, 0) : CUDA_ERROR_DEINITIALIZED;
 
-    if (result)
-        return result;
-    access[count++] = (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = current},
-                                        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    if (owner >= 0 && owner != current)
-        access[count++] = (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = owner},
-                                            .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    return driver->cuMemSetAccess(addr, size, access, count);
+    if (!result && (result = driver->cuMemSetAccess(addr, size, &access, 1)))
+        driver->cuMemUnmap(addr, size);
+    return result;
 }
 
 static CUresult descriptor_map(const struct ipc_grant *grant, int fd, uint64_t *ret_addr)
 {
     const struct real_driver *driver = real_driver_get();
-    __typeof__(&cuMemImportFromShareableHandle) import = real_next(cuMemImportFromShareableHandle);
-    const size_t size = grant->segment_size;
     CUmemGenericAllocationHandle handle;
-    CUdeviceptr addr = 0;
+    struct vmm_mapping *mapping;
+    CUdevice current;
     CUresult result;
+    int owner;
 
     if (!driver || !driver->cuMemAddressReserve || !driver->cuMemMap || !driver->cuMemUnmap || !driver->cuMemSetAccess)
         return CUDA_ERROR_NOT_SUPPORTED;
-    result = import(&handle, (void *)(intptr_t)fd, /* NOLINT: a number */
-                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    result = driver->cuCtxGetDevice(&current);
     if (result)
         return result;
-    result = driver->cuMemAddressReserve(&addr, size, POOL_SEGMENT_UNIT, 0, 0);
-    if (!result) {
-        result = driver->cuMemMap(addr, size, 0, handle, 0);
-        if (!result && (result = access_give(addr, size, grant->card)))
-            driver->cuMemUnmap(addr, size);
-        if (result)
-            driver->cuMemAddressFree(addr, size);
-    }
+    owner = ipc_map_device(grant->card);
+    if (owner < 0) /* it is not visible: the current device stands for it */
+        owner = current;
+    vmm_reach(driver, owner, current);
+    result = ipc_map_take(fd, &handle);
+    if (result)
+        return result;
+    result = vmm_map_handle(driver, owner, handle, grant->segment_size, &mapping);
     driver->cuMemRelease(handle); /* the mapping keeps the memory */
-    *ret_addr = addr;
+    if (result)
+        return result;
+    *ret_addr = mapping->addr;
+    /* Asked for by itself, because it may be a device that has no way there: natively that is an error of the open. */
+    if (owner != current && (result = access_give(driver, mapping, current)))
+        vmm_unmap(driver, mapping);
     return result;
 }
 
@@ -131,17 +140,15 @@ CUresult ipc_map_open(const struct ipc_grant *grant, int fd, uint64_t *ret_addr)
     return result;
 }
 
-CUresult ipc_map_close(enum ipc_how how, uint64_t addr, size_t size)
+CUresult ipc_map_close(enum ipc_how how, uint64_t addr)
 {
     const struct real_driver *driver = real_driver_get();
-    CUresult result;
+    struct vmm_mapping *mapping;
 
     if (how == IPC_NATIVE)
         return real_next(cuIpcCloseMemHandle)(addr);
-    if (!driver)
+    mapping = vmm_find(addr);
+    if (!driver || !mapping)
         return CUDA_ERROR_DEINITIALIZED;
-    result = driver->cuMemUnmap(addr, size);
-    if (!result)
-        result = driver->cuMemAddressFree(addr, size);
-    return result;
+    return vmm_unmap(driver, mapping);
 }

@@ -165,7 +165,7 @@ static struct shared *segment_enter(const struct ipc_segment *as)
 
     if (segment || !as->size || !(segment = calloc(1, sizeof(*segment)))) {
         if (as->fd >= 0)
-            close(as->fd);
+            file_drop(as->fd);
         return segment;
     }
     segment->as = *as;
@@ -211,7 +211,7 @@ int ipc_table_add(const struct context *owner, uint64_t addr, size_t size, const
         rc = -EBUSY;
     if (block || atomic_load(&ipc_table_blocks) >= IPC_BLOCKS_MAX) {
         if (segment->fd >= 0)
-            close(segment->fd);
+            file_drop(segment->fd);
     } else {
         shared = segment_enter(segment);
         block = shared ? block_enter(owner, addr, size, shared) : NULL;
@@ -311,7 +311,7 @@ static enum ipc_status grant(struct ipc_holder *holder, struct block *block, str
 
     if (!hold || hold->count == HOLDS_MAX) {
         if (fd >= 0)
-            close(fd);
+            file_drop(fd);
         return IPC_FULL;
     }
     hold->block = block;

@@ -27,7 +27,7 @@
 #include "context/registry.h"
 #include "context/vmm_kept.h"
 #include "context/vmm_map.h"
-#include "context/wait_context.h"
+#include "context/wait_device.h"
 #include "pool.h"
 #include "trace/trace.h"
 
@@ -174,17 +174,9 @@ static int trim_and_suspend(const struct change *change)
 /* Wait for the work of all contexts, those of other devices too, which reach the memory. */
 static int wait_for_all(const struct change *change)
 {
-    CUresult result = CUDA_SUCCESS;
-    struct context *context;
-    bool late = false;
+    bool late;
+    const CUresult result = context_wait_all(change->limit, &late);
 
-    for (unsigned int i = 0; !result && !late && (context = context_next_decided(&i, CONTEXT_ALL));
-         context_unpin(context)) {
-        if (change->limit != PAUSE_NO_LIMIT)
-            late = !order_wait_until(context, change->limit);
-        if (!late)
-            result = order_wait(context);
-    }
     device_collect(change->device); /* idle segments whose work is over now */
     if (late)
         return refuse(-EBUSY, "work on the device has not ended in time");

@@ -16,8 +16,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "context/wait_device.h"
+
 /* No limit for the wait for work that is under way. */
-#define PAUSE_NO_LIMIT UINT64_MAX
+#define PAUSE_NO_LIMIT WAIT_NO_LIMIT
 
 /* Would pause_device refuse now? 0, or its error. Changes nothing. */
 int pause_check(int device, bool keep);

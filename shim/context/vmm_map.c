@@ -172,22 +172,40 @@ static CUresult physical_map(const struct real_driver *driver, const struct vmm_
     return result;
 }
 
-CUresult vmm_map(const struct context *owner, const struct real_driver *driver, int device, size_t front, size_t size,
-                 struct vmm_mapping **ret_mapping)
+/* Map memory there, for its own device; a handle of 0: new memory. */
+static CUresult memory_map(const struct real_driver *driver, const struct vmm_mapping *mapping,
+                           CUmemGenericAllocationHandle handle)
+{
+    CUresult result;
+
+    if (!handle)
+        return physical_map(driver, mapping);
+    result = driver->cuMemMap(mapping->addr, mapping->size, 0, handle, 0);
+    if (result)
+        return result;
+    result = access_give(driver, mapping, (uint64_t)1 << mapping->device % DEVICES_MAX);
+    if (result)
+        driver->cuMemUnmap(mapping->addr, mapping->size);
+    return result;
+}
+
+/* Make a mapping of what as describes. */
+static CUresult mapping_make(const struct real_driver *driver, const struct vmm_mapping *as,
+                             CUmemGenericAllocationHandle handle, struct vmm_mapping **ret_mapping)
 {
     struct vmm_mapping *mapping = malloc(sizeof(*mapping)), **bucket;
+    const size_t size = as->front + as->size;
     CUdeviceptr start = 0;
     CUresult result;
     uint64_t peers;
 
     if (!mapping)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *mapping = (struct vmm_mapping){
-        .size = size, .front = front, .owner = owner, .device = device, .captures = capture_history_now()};
-    result = driver->cuMemAddressReserve(&start, front + size, POOL_SEGMENT_UNIT, 0, 0);
-    mapping->addr = start + front;
-    if (!result && (result = physical_map(driver, mapping)))
-        driver->cuMemAddressFree(start, front + size);
+    *mapping = *as;
+    result = driver->cuMemAddressReserve(&start, size, POOL_SEGMENT_UNIT, 0, 0);
+    mapping->addr = start + mapping->front;
+    if (!result && (result = memory_map(driver, mapping, handle)))
+        driver->cuMemAddressFree(start, size);
     if (result) {
         free(mapping);
         return result;
@@ -198,7 +216,7 @@ CUresult vmm_map(const struct context *owner, const struct real_driver *driver, 
     mapping->next = *bucket;
     *bucket = mapping;
     table.count++;
-    peers = table.reached[device % DEVICES_MAX];
+    peers = table.reached[mapping->device % DEVICES_MAX];
     pthread_mutex_unlock(&table.lock);
     result = access_give_peers(driver, mapping, peers);
     if (result)
@@ -206,6 +224,23 @@ CUresult vmm_map(const struct context *owner, const struct real_driver *driver, 
     else
         *ret_mapping = mapping;
     return result;
+}
+
+CUresult vmm_map(const struct context *owner, const struct real_driver *driver, int device, size_t front, size_t size,
+                 struct vmm_mapping **ret_mapping)
+{
+    const struct vmm_mapping as = {
+        .size = size, .front = front, .owner = owner, .device = device, .captures = capture_history_now()};
+
+    return mapping_make(driver, &as, /* handle: new memory */ 0, ret_mapping);
+}
+
+CUresult vmm_map_handle(const struct real_driver *driver, int device, CUmemGenericAllocationHandle handle, size_t size,
+                        struct vmm_mapping **ret_mapping)
+{
+    const struct vmm_mapping as = {.size = size, .device = device};
+
+    return mapping_make(driver, &as, handle, ret_mapping);
 }
 
 /* Sets whether the memory is away; returns the devices that reach it. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * vmm_map.h - physical memory with addresses of its own, by the driver's virtual memory calls: a mapping is one
- * cuMemCreate, mapped as a whole, and which devices reach it.
+ * cuMemCreate, or memory of another process, mapped as a whole, and which devices reach it.
  *
  * It does not know whether work uses a mapping; vmm_memory.h does. It is no context's: memory that is mapped outlives
  * the context for which it was made.
@@ -26,7 +26,7 @@ struct context;
 struct vmm_mapping {
     uint64_t addr;                /* for the pool, behind the front */
     size_t size, front;           /* front: bytes before addr that are mapped, too */
-    const struct context *owner;  /* for which it was made */
+    const struct context *owner;  /* for which it was made; NULL: another process's memory */
     int device;                   /* that has the memory */
     unsigned int captures;        /* the time for capture_history.h when it was made */
     bool away;                    /* its addresses have no memory now (vmm_send_away) */
@@ -42,6 +42,9 @@ bool vmm_supported(const struct real_driver *driver, int device);
  * access. */
 CUresult vmm_map(const struct context *owner, const struct real_driver *driver, int device, size_t front, size_t size,
                  struct vmm_mapping **ret_mapping);
+/* Map memory of another process, of a device that is visible here, as vmm_map does. The handle stays the caller's. */
+CUresult vmm_map_handle(const struct real_driver *driver, int device, CUmemGenericAllocationHandle handle, size_t size,
+                        struct vmm_mapping **ret_mapping);
 /* True if there is any mapping. */
 bool vmm_any(void);
 /* The mapping whose addr this is; NULL: none. */

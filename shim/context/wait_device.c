@@ -43,6 +43,23 @@ bool context_wait_device_for(int device, unsigned int ms)
     return any ? all : context && context->device == device && order_wait_until(context, limit);
 }
 
+CUresult context_wait_all(uint64_t limit, bool *ret_late)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct context *context;
+    bool late = false;
+
+    for (unsigned int i = 0; !result && !late && (context = context_next_decided(&i, CONTEXT_ALL));
+         context_unpin(context)) {
+        if (limit != WAIT_NO_LIMIT)
+            late = !order_wait_until(context, limit);
+        if (!late)
+            result = order_wait(context);
+    }
+    *ret_late = late;
+    return result;
+}
+
 /* True if our context's queue does not order work in the context with this handle. A green context's work it does
  * order: a green context is part of a context of the device. */
 static bool is_foreign(const struct context *context, CUcontext handle)

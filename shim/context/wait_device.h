@@ -9,6 +9,7 @@
 #define CUPOOL_SHIM_CONTEXT_WAIT_DEVICE_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "real/hooks.h"
 
@@ -23,6 +24,15 @@ bool context_wait_device(int device);
  * the work has not ended, if a stream captures for more than a second of that time, or if the driver cannot be asked
  * (before 12.5). */
 bool context_wait_device_for(int device, unsigned int ms);
+
+/* No limit for context_wait_all. */
+#define WAIT_NO_LIMIT UINT64_MAX
+/*
+ * Wait on the host for the work of all contexts that are known, of every device, until limit (nanoseconds of the
+ * monotonic clock). *ret_late: the limit has passed. CUDA_ERROR_NOT_READY: a stream captures, and the driver cannot
+ * wait beside a capture. The caller has pinned no context.
+ */
+CUresult context_wait_all(uint64_t limit, bool *ret_late);
 
 /* If the stream belongs to another context, wait for it on the host, for a second at most. CUDA_ERROR_INVALID_HANDLE:
  * it is no stream; another error: its work has not ended. */

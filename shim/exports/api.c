@@ -17,6 +17,7 @@
 #include "context/backend.h"
 #include "context/counters.h"
 #include "context/host_memory.h"
+#include "context/ipc_insert.h"
 #include "context/lifetime.h"
 #include "context/limits.h"
 #include "context/pause.h"
@@ -25,6 +26,7 @@
 #include "nccl/window.h"
 #include "pool.h"
 #include "real/real.h"
+#include "serve/ipc_handles.h"
 #include "serve/serve.h"
 #include "trace/json.h"
 #include "trace/trace.h"
@@ -207,6 +209,63 @@ EXPORT int cupool_lib_resume(int device)
 EXPORT const char *cupool_lib_pause_reason(void)
 {
     return pause_reason();
+}
+
+_Static_assert(sizeof(struct cupool_ticket) == IPC_HANDLE_BYTES, "it is also a handle of CUDA IPC");
+
+EXPORT int cupool_lib_export(const void *block, struct cupool_ticket *ret_ticket)
+{
+    if (!process_serves())
+        return -ENOSYS;
+    return ret_ticket ? serve_ipc_export((uintptr_t)block, ret_ticket) : -EINVAL;
+}
+
+EXPORT int64_t cupool_lib_import(const struct cupool_ticket *ticket, size_t *ret_size)
+{
+    size_t size;
+    int64_t import;
+
+    if (!process_serves())
+        return -ENOSYS;
+    if (!ticket)
+        return -EINVAL;
+    import = serve_ipc_import(ticket, &size);
+    if (import > 0 && ret_size)
+        *ret_size = size;
+    return import;
+}
+
+EXPORT int cupool_lib_import_close(int64_t import)
+{
+    return process_serves() ? insert_close(import) : -ENOSYS;
+}
+
+EXPORT int cupool_lib_reserve(size_t size, void **ret_range)
+{
+    uint64_t range;
+    int rc;
+
+    if (!process_serves())
+        return -ENOSYS;
+    rc = ret_range ? insert_reserve(size, &range) : -EINVAL;
+    if (!rc)
+        *ret_range = (void *)(uintptr_t)range; /* NOLINT: an address */
+    return rc;
+}
+
+EXPORT int cupool_lib_unreserve(void *range)
+{
+    return process_serves() ? insert_unreserve((uintptr_t)range) : -ENOSYS;
+}
+
+EXPORT int cupool_lib_insert(void *at, int64_t import)
+{
+    return process_serves() ? insert_map((uintptr_t)at, import) : -ENOSYS;
+}
+
+EXPORT int cupool_lib_withdraw(void *at)
+{
+    return process_serves() ? insert_unmap((uintptr_t)at) : -ENOSYS;
 }
 
 EXPORT int cupool_lib_window_register(void *comm, const void *ptr, size_t size, void **ret_window)

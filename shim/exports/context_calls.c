@@ -116,6 +116,22 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext handle)
     return destroy(REAL_cuCtxDestroy_v2, handle);
 }
 
+/* It gives up a reference to the current context, which ends with the last one, and is current no more then. */
+EXPORT CUresult cuCtxDetach(CUcontext handle)
+{
+    struct context *context = leaving(handle);
+    CUresult result;
+    bool is_over;
+
+    vmm_kept_context_ends();
+    result = real_next(cuCtxDetach)(handle);
+    is_over = context && !did_nothing(result) && context_is_over(context, handle);
+    context_gone(context, is_over);
+    if (is_over)
+        policy_context_gone(handle);
+    return result;
+}
+
 /* True once a context has been made from a green context. */
 static atomic_bool green_exempt;
 

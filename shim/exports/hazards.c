@@ -11,6 +11,7 @@
 #include "base/conf.h"
 #include "context/capture_gate.h"
 #include "context/free_policy.h"
+#include "context/ipc_import.h"
 #include "context/registry.h"
 #include "context/strict.h"
 #include "context/vmm_map.h"
@@ -177,7 +178,7 @@ void hazard_foreign_access(CUdeviceptr addr, CUstream stream)
     from = device < 0 ? -1 : hazard_context_device(driver, handle);
     if (device < 0 || (!pool && from == device))
         return;
-    if (pool) /* natively a copy reaches it without access by peers */
+    if (pool || ipc_import_any()) /* natively a copy reaches it without access by peers */
         vmm_reach(driver, device, from);
     if (!policy_is_quiesced(device))
         policy_strict(device, why);

@@ -3,6 +3,7 @@
 #include "serve/ipc_handles.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include "base/conf.h"
@@ -11,6 +12,7 @@
 #include "base/process.h"
 #include "context/backend.h"
 #include "context/ipc_import.h"
+#include "context/ipc_insert.h"
 #include "context/ipc_map.h"
 #include "context/ipc_native.h"
 #include "context/ipc_server.h"
@@ -28,12 +30,17 @@
 
 typedef unsigned long long ull;
 
+/* Where ranks have to lay memory out alike, a block that is held by chance must not change that. */
+static bool tickets_are_made(void)
+{
+    return conf_get()->ipc.number && process_hooks_driver() && !nccl_ranks_agree();
+}
+
 /* Libraries that pass memory on (NCCL, MPI, UCX) ask for driver allocations and keep them open, so a ticket would hold
- * memory for ever. Where ranks have to lay memory out alike, a block that is held by chance must not change that. */
+ * memory for ever. */
 static bool tickets_for(const void *caller)
 {
-    return conf_get()->ipc.number && process_hooks_driver() && !caller_is_outside(caller_of(caller)) &&
-           !nccl_ranks_agree();
+    return !caller_is_outside(caller_of(caller)) && tickets_are_made();
 }
 
 /* Enter the block in the books. -EAGAIN: the segment's last block has left them meanwhile. -EBUSY: the memory is
@@ -64,22 +71,13 @@ static int block_export(struct pool *pool, uint64_t base, size_t size, uint64_t 
     return rc;
 }
 
-/* Make a ticket for the block around addr. */
-static int ticket_make(struct pool *pool, uint64_t addr, void *ret_handle)
+/* Make a ticket for a block, by a thread that is not cancelled meanwhile. */
+static int block_ticket(struct pool *pool, uint64_t base, size_t size, uint64_t segment, void *ret_handle)
 {
     struct ipc_name station, block;
-    uint64_t base, segment;
     bool is_new = false;
-    size_t size;
-    int rc;
+    int rc = ipc_server_begin(&station, &is_new);
 
-    if (pool_block_find(addr, &base, &size, &segment))
-        return -ENOENT;
-    if (guard_on())
-        guard_block_size(base, &size);
-    if (!background_start())
-        return -ENOTSUP;
-    rc = ipc_server_begin(&station, &is_new);
     if (rc)
         return rc;
     if (is_new)
@@ -89,6 +87,26 @@ static int ticket_make(struct pool *pool, uint64_t addr, void *ret_handle)
             ;
     if (!rc)
         ipc_ticket_make(ret_handle, (int)getpid(), &station, &block);
+    return rc;
+}
+
+/* Make a ticket for the block around addr. A thread of the program that is to be cancelled returns first: it would take
+ * the server's lock, or the books', with it. */
+static int ticket_make(struct pool *pool, uint64_t addr, void *ret_handle)
+{
+    uint64_t base, segment;
+    size_t size;
+    int rc, cancel;
+
+    if (pool_block_find(addr, &base, &size, &segment))
+        return -ENOENT;
+    if (guard_on())
+        guard_block_size(base, &size);
+    if (!background_start())
+        return -ENOTSUP;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    rc = block_ticket(pool, base, size, segment, ret_handle);
+    pthread_setcancelstate(cancel, NULL);
     return rc;
 }
 
@@ -206,6 +224,47 @@ bool serve_ipc_close(CUdeviceptr ptr, CUresult *ret_result)
     if (ipc_import_any() && !process_is_passive())
         *ret_result = ipc_import_close(ptr, &ours);
     return ours;
+}
+
+/* True if a block has a segment for itself, with less than a unit behind it: an importer gets no other block, and knows
+ * from the block's size how much it gets. */
+static bool has_own_segment(uint64_t block, size_t size)
+{
+    uint64_t segment;
+    size_t length;
+
+    return pool_segment_find(block, &segment, &length) == 0 && block == segment && size >= POOL_SEGMENT_UNIT &&
+           length - size < POOL_SEGMENT_UNIT && !vmm_front(segment);
+}
+
+int serve_ipc_export(uint64_t addr, void *ret_ticket)
+{
+    struct pool *pool = process_is_passive() ? NULL : pool_of(addr);
+    uint64_t base, segment;
+    size_t size;
+    int rc;
+
+    if (!pool || pool_block_find(addr, &base, &size, &segment) || base != addr)
+        return -EINVAL;
+    if (!tickets_are_made() || !vmm_find(segment))
+        return -ENOTSUP;
+    pool_pack_never(pool); /* so that later blocks have their own */
+    if (!has_own_segment(base, size))
+        return -ENOTSUP;
+    rc = ticket_make(pool, addr, ret_ticket);
+    trace_event("ipc", "\"d\":%d,\"p\":\"0x%llx\",\"ok\":%d", context_device(context_of(pool)), (ull)addr, rc == 0);
+    return rc;
+}
+
+int64_t serve_ipc_import(const void *bytes, size_t *ret_size)
+{
+    struct ipc_ticket ticket;
+
+    if (!ipc_ticket_read(bytes, &ticket) || ipc_server_is(&ticket.station))
+        return -EINVAL;
+    if (process_state_get() == PROCESS_NEW)
+        process_start();
+    return conf_get()->ipc.number ? insert_import(&ticket, ret_size) : -ENOTSUP;
 }
 
 void serve_ipc_opened(CUdeviceptr ptr)

@@ -36,6 +36,16 @@ bool serve_ipc_open(const void *handle, unsigned int flags, CUdeviceptr *ptr, CU
 /* As serve_ipc_open, of an address that is to be closed. */
 bool serve_ipc_close(CUdeviceptr ptr, CUresult *ret_result);
 
+/*
+ * For cupool_export: make a ticket for the block that starts at addr, of memory that can be mapped at an address of the
+ * importer's choice. 0, or a negative errno value: -EINVAL: no block of the program's starts there; -ENOTSUP: it has no
+ * such memory, or there are no tickets here; -EBUSY: the program has freed it, or its device pauses; -ENOMEM, -EIO.
+ */
+int serve_ipc_export(uint64_t addr, void *ret_ticket);
+/* For cupool_import: take what a ticket stands for. A number and the bytes that it needs; -EINVAL: it is no ticket, or
+ * this process's own; else an error of insert_import. */
+int64_t serve_ipc_import(const void *ticket, size_t *ret_size);
+
 /* The driver has opened a handle of its own, or closed it. */
 void serve_ipc_opened(CUdeviceptr ptr);
 void serve_ipc_closed(CUdeviceptr ptr);

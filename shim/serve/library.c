@@ -11,6 +11,7 @@
 #include "context/events.h"
 #include "context/host_memory.h"
 #include "context/ipc_import.h"
+#include "context/ipc_insert.h"
 #include "context/ipc_native.h"
 #include "context/ipc_server.h"
 #include "context/ipc_table.h"
@@ -43,6 +44,7 @@ static void forked(void)
     ipc_server_forget();
     ipc_table_forget();
     ipc_import_forget();
+    insert_forget();
     ipc_native_forget();
     ctl_forget();
     stats_forget();
@@ -84,6 +86,12 @@ static void context_ended(const struct context *context)
     host_memory_context_ended(context);
 }
 
+static void ending_over(void)
+{
+    if (ipc_import_any())
+        ipc_import_settle();
+}
+
 const struct context_events context_events = {.registers = nccl_registers,
                                               .segment_added = segment_added,
                                               .segment_removing = nccl_segment_remove,
@@ -93,6 +101,7 @@ const struct context_events context_events = {.registers = nccl_registers,
                                               .retry_parked = nccl_retry_parked,
                                               .retry_parked_refused = nccl_retry_parked_refused,
                                               .context_ended = context_ended,
+                                              .ending_over = ending_over,
                                               .pool_ending = pool_ending,
                                               .pool_ended = nccl_owner_lost};
 

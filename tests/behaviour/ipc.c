@@ -27,6 +27,33 @@ static int upload(void *p, size_t n, unsigned seed)
     return 0;
 }
 
+/* Another device copies from the memory, without access by peers and with it, and writes to it. 0, 3 (wrong bytes), 4.
+ */
+static int other_device(void *p, size_t n, const unsigned char *want, unsigned char *got)
+{
+    int devices = 0, can = 0, rc = 0;
+    void *q = NULL;
+
+    if (cudaGetDeviceCount(&devices) || devices < 2 || cudaDeviceCanAccessPeer(&can, 1, 0) || !can)
+        return 0;
+    if (cudaSetDevice(1) || cudaMalloc(&q, n))
+        return 4;
+    for (int i = 0; !rc && i < 3; i++) {
+        memset(got, 0, n);
+        if ((i == 1 && cudaDeviceEnablePeerAccess(0, 0)) || cudaMemset(q, 0, n) ||
+            (i < 2 ? cudaMemcpy(q, p, n, cudaMemcpyDeviceToDevice) : cudaMemcpyPeer(q, 1, p, 0, n)) ||
+            cudaMemcpy(got, q, n, cudaMemcpyDeviceToHost))
+            rc = 4;
+        else if (memcmp(got, want, n))
+            rc = 3;
+    }
+    if (!rc && (cudaMemset(p, got[0], 1) || cudaDeviceSynchronize()))
+        rc = 4;
+    if (cudaFree(q) || cudaSetDevice(0))
+        rc = 4;
+    return rc;
+}
+
 /* The importing process: argv = --import HANDLE N SEED. Exits 0 (right bytes), 3 (wrong bytes), 77 (cannot open), 4. */
 static int import_main(char **argv)
 {
@@ -52,7 +79,7 @@ static int import_main(char **argv)
     pattern(want, n, (unsigned)strtoul(argv[4], NULL, 0));
     if (cudaMemcpy(got, p, n, cudaMemcpyDeviceToHost))
         exit(4);
-    rc = memcmp(got, want, n) ? 3 : 0;
+    rc = memcmp(got, want, n) ? 3 : other_device(p, n, want, got);
     /* Memory from elsewhere is closed, not freed. */
     if (!rc && cudaFree(p) == cudaSuccess && cudaIpcCloseMemHandle(p) == cudaSuccess)
         rc = 5;

@@ -281,6 +281,40 @@ static int looked_up_destroy(void)
     return bt_usable(N);
 }
 
+/* Each reference to a context is given up; it ends with the last one. */
+static int looked_up_detach(void)
+{
+    CUresult (*attach)(CUcontext *, unsigned int), (*detach)(CUcontext);
+    CUcontext first, second, same;
+    CUdeviceptr p, q, r;
+
+    FOUND(attach, "cuCtxAttach");
+    FOUND(detach, "cuCtxDetach");
+    OK(cudaFree(NULL));
+    OK(cuCtxGetCurrent(&first));
+    for (int i = 0; i < 5; i++) {
+        TRY(bt_context(&second));
+        OK(cuMemAlloc(&p, 1000));
+        OK(cuMemAlloc(&q, N));
+        OK(cuMemFree(q));
+        OK(attach(&same, 0));
+        CHECK(same == second);
+        OK(detach(second)); /* not the last one */
+        OK(cuMemAlloc(&q, N));
+        OK(cuMemsetD8(p, 1, 1000));
+        OK(cuMemFree(p));
+        OK(cuMemAlloc(&r, 1000));
+        OK(detach(second));
+        OK(cuCtxSetCurrent(first));
+        EXPECT(cuMemFree(q), CUDA_ERROR_INVALID_VALUE);
+        EXPECT(cuMemFree(r), CUDA_ERROR_INVALID_VALUE);
+        OK(cuMemAlloc(&p, N));
+        OK(cuMemsetD8(p, 1, N)); /* it is this context's */
+        OK(cuMemFree(p));
+    }
+    return bt_usable(N);
+}
+
 /* Memory of the primary context before and after its reset; the runtime has not used it. */
 static int looked_up_reset(void)
 {
@@ -317,9 +351,11 @@ static int looked_up_reset(void)
 
 static const struct bt_test tests[] = {
     BT_TEST(looked_up_reset), /* first: before the runtime holds the context */
-    BT_TEST(info_beside_contexts),  BT_TEST(refusals_beside_contexts), BT_TEST(reset_without_context),
-    BT_TEST(reset_while_capturing), BT_TEST(destroy_while_capturing),  BT_TEST(thread_end_while_capturing),
-    BT_TEST(looked_up_capture),     BT_TEST(looked_up_destroy),        {.name = NULL},
+    BT_TEST(info_beside_contexts),    BT_TEST(refusals_beside_contexts),
+    BT_TEST(reset_without_context),   BT_TEST(reset_while_capturing),
+    BT_TEST(destroy_while_capturing), BT_TEST(thread_end_while_capturing),
+    BT_TEST(looked_up_capture),       BT_TEST(looked_up_destroy),
+    BT_TEST(looked_up_detach),        {.name = NULL},
 };
 
 int main(int argc, char **argv)

@@ -20,11 +20,25 @@
  *   reset              the error of cudaDeviceReset
  *   pause              cupool_pause in a thread of its own
  *   resume             the error of that, and of cupool_resume, as one number
+ *   export I [OFFSET]  the error of cupool_export, and the ticket in hexadecimal
+ *   import HEX         of cupool_import: a number or an error, and the bytes that it needs
+ *   unimport NUMBER    the error of cupool_import_close
+ *   reserve BYTES      the error of cupool_reserve, and the number of the range, which counts as a block
+ *   unreserve I        the error of cupool_unreserve
+ *   insert I OFFSET NUMBER
+ *                      the error of cupool_insert of this import into range I
+ *   withdraw I OFFSET  the error of cupool_withdraw
+ *   part I OFFSET BYTES
+ *                      the number of the block that is this part of block I
+ *   race I ROUNDS NUMBER
+ *                      four threads insert this import into range I and withdraw it, so many times each: what is wrong
+ *   capture I          the error of cupool_withdraw at block I while a stream captures; above 1000: of CUDA
  *   closefrom FD [TO]  close every descriptor from FD on, to TO alone
  *   taken FD           close every descriptor from FD on, let a socket of ours have 40 of these numbers, and send this
  *                      process SIGUSR1: the bytes that come out at the socket's other end, which nobody sends
  *   fork               a child that does nothing until this process's stdin ends; its number
  *   exit               end without closing anything
+ *   exec               become a program that does nothing until its stdin ends
  *
  * It ends with stdin.
  */
@@ -93,15 +107,20 @@ static long check(int i, unsigned int seed)
     return wrong;
 }
 
+static void hex_print(int rc, const unsigned char *bytes, size_t size)
+{
+    printf("%d ", rc);
+    for (size_t k = 0; !rc && k < size; k++)
+        printf("%02x", bytes[k]);
+    printf("\n");
+}
+
 static void handle_print(int i, size_t offset)
 {
     cudaIpcMemHandle_t handle;
     const int rc = (int)cudaIpcGetMemHandle(&handle, (char *)blocks[i].p + offset);
 
-    printf("%d ", rc);
-    for (size_t k = 0; !rc && k < sizeof(handle); k++)
-        printf("%02x", ((const unsigned char *)&handle)[k]);
-    printf("\n");
+    hex_print(rc, (const unsigned char *)&handle, sizeof(handle));
 }
 
 static void handle_open(const char *hex, size_t size)
@@ -116,6 +135,98 @@ static void handle_open(const char *hex, size_t size)
     rc = (int)cudaIpcOpenMemHandle(&blocks[n].p, handle, cudaIpcMemLazyEnablePeerAccess);
     printf("%d %d\n", rc, rc ? -1 : n);
     n += rc == 0;
+}
+
+static void ticket_print(int i, size_t offset)
+{
+    struct cupool_ticket ticket;
+    const int rc = cupool_export((char *)blocks[i].p + offset, &ticket);
+
+    hex_print(rc, ticket.bytes, sizeof(ticket.bytes));
+}
+
+static void ticket_import(const char *hex)
+{
+    struct cupool_ticket ticket;
+    unsigned int byte;
+    size_t size = 0;
+    long rc;
+
+    for (size_t k = 0; k < sizeof(ticket) && sscanf(hex + 2 * k, "%2x", &byte) == 1; k++)
+        ticket.bytes[k] = (unsigned char)byte;
+    rc = cupool_import(&ticket, &size);
+    printf("%ld %zu\n", rc, size);
+}
+
+static void reserve(size_t size)
+{
+    const int rc = cupool_reserve(size, &blocks[n].p);
+
+    blocks[n].size = size;
+    printf("%d %d\n", rc, rc ? -1 : n);
+    n += rc == 0;
+}
+
+static int part(int i, size_t offset, size_t size)
+{
+    blocks[n].p = (char *)blocks[i].p + offset;
+    blocks[n].size = size;
+    return n++;
+}
+
+static void *at(int i, long offset)
+{
+    return (char *)blocks[i].p + offset;
+}
+
+/* The capture has a copy, so that it captures something. */
+static long withdraw_in_a_capture(int i)
+{
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    int rc = (int)cudaStreamCreate(&stream), refused;
+
+    rc += (int)cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
+    rc += (int)cudaMemsetAsync(blocks[i].p, 0, 16, stream);
+    refused = cupool_withdraw(blocks[i].p);
+    rc += (int)cudaStreamEndCapture(stream, &graph);
+    return rc ? 1000 + rc : refused;
+}
+
+static struct {
+    int range;
+    long rounds, import;
+    _Atomic long inserted, withdrawn, wrong;
+} race;
+
+static void *race_run(void *unused)
+{
+    int rc;
+
+    for (long i = 0; i < race.rounds; i++) {
+        rc = cupool_insert(blocks[race.range].p, race.import);
+        race.inserted += rc == 0;
+        race.wrong += rc != 0 && rc != -EBUSY;
+        rc = cupool_withdraw(blocks[race.range].p);
+        race.withdrawn += rc == 0;
+        race.wrong += rc != 0 && rc != -EBUSY && rc != -EINVAL;
+    }
+    return unused;
+}
+
+static long race_all(int range, long rounds, long import)
+{
+    pthread_t threads[4];
+
+    race.range = range;
+    race.rounds = rounds;
+    race.import = import;
+    for (int i = 0; i < 4; i++)
+        if (pthread_create(&threads[i], NULL, race_run, NULL))
+            return -1;
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    return race.wrong + (race.inserted != race.withdrawn || !race.inserted);
 }
 
 static void range_print(int i, size_t offset)
@@ -221,6 +332,14 @@ static long number(const char *word, long a, long b)
         return pause_begin();
     if (strcmp(word, "resume") == 0)
         return pause_end();
+    if (strcmp(word, "unimport") == 0)
+        return cupool_import_close(a);
+    if (strcmp(word, "unreserve") == 0)
+        return cupool_unreserve(blocks[a].p);
+    if (strcmp(word, "withdraw") == 0)
+        return cupool_withdraw(at((int)a, b));
+    if (strcmp(word, "capture") == 0)
+        return withdraw_in_a_capture((int)a);
     if (strcmp(word, "closefrom") == 0)
         return syscall(SYS_close_range, (unsigned int)a, b ? (unsigned int)b : ~0u, 0u);
     if (strcmp(word, "taken") == 0)
@@ -229,6 +348,8 @@ static long number(const char *word, long a, long b)
         return child_make();
     if (strcmp(word, "exit") == 0)
         _exit(0);
+    if (strcmp(word, "exec") == 0)
+        execl("/bin/sh", "sh", "-c", "read nothing", (char *)NULL);
     return -1;
 }
 
@@ -239,10 +360,10 @@ int main(void)
     if (cudaFree(NULL))
         return 3;
     while (fgets(line, sizeof(line), stdin)) {
-        long a = 0, b = 0;
+        long a = 0, b = 0, c = 0;
 
         text[0] = '\0';
-        if (sscanf(line, "%31s %255s %ld", word, text, &b) < 1)
+        if (sscanf(line, "%31s %255s %ld %ld", word, text, &b, &c) < 1)
             continue;
         a = strtol(text, NULL, 10);
         if (strcmp(word, "alloc") == 0) {
@@ -257,6 +378,18 @@ int main(void)
             handle_open(text, (size_t)b);
         } else if (strcmp(word, "range") == 0) {
             range_print((int)a, (size_t)b);
+        } else if (strcmp(word, "export") == 0) {
+            ticket_print((int)a, (size_t)b);
+        } else if (strcmp(word, "import") == 0) {
+            ticket_import(text);
+        } else if (strcmp(word, "reserve") == 0) {
+            reserve((size_t)a);
+        } else if (strcmp(word, "part") == 0) {
+            printf("%d\n", part((int)a, (size_t)b, (size_t)c));
+        } else if (strcmp(word, "race") == 0) {
+            printf("%ld\n", race_all((int)a, b, c));
+        } else if (strcmp(word, "insert") == 0) {
+            printf("%d\n", cupool_insert(at((int)a, b), c));
         } else {
             printf("%ld\n", number(word, a, b));
         }

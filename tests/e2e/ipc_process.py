@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that shares memory by CUDA IPC as it is told, for test_ipc.py: ipc_app.c and its commands."""
+"""A process that shares memory by CUDA IPC as it is told, for test_ipc.py and test_switch.py: ipc_app.c and its commands."""
 from __future__ import annotations
 
 import os
@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 from typing import Optional
 
-from e2e import BIN, LIB, TIMEOUT, Case
+from e2e import BIN, LIB, MIB, TIMEOUT, Case
+
+UNIT = 2 * MIB  # what virtual memory is mapped in
 
 
 class Process:
@@ -71,6 +73,12 @@ class Process:
     def err(self) -> str:
         return (self.cwd / "err").read_text()
 
+    def stop(self) -> None:
+        """Returns once no thread of it runs."""
+        os.kill(self.pid, signal.SIGSTOP)
+        while any(") T" not in path.read_text() for path in Path(f"/proc/{self.pid}/task").glob("*/stat")):
+            time.sleep(0.001)
+
     def kill(self) -> None:
         self.child.kill()
         self.child.wait()
@@ -101,3 +109,45 @@ class Base(Case):
         while (got := process(command)) != want and time.monotonic() < limit:
             time.sleep(0.005)
         self.assertEqual(got, want, command)
+
+
+class Server(Process):
+    """A process with the backend vmm, on the card that all of a test have."""
+
+    def __init__(self, case: "Switch", decay: str = "0", **env: str) -> None:
+        super().__init__(case, decay=decay, **{"CUPOOL_BACKEND": "vmm", "SIMGPU_SHARED": str(case.tmp / "card"), **env})
+
+    def ticket(self, number: int) -> str:
+        rc, text = self.ask(f"export {number}")
+        self.case.assertEqual(rc, "0", self.err())
+        return text
+
+    def take(self, ticket: str, size: Optional[int] = None) -> int:
+        number, got = map(int, self.ask(f"import {ticket}"))
+        self.case.assertGreater(number, 0, self.err())
+        if size is not None:
+            self.case.assertEqual(got, size)
+        return number
+
+    def not_taken(self, ticket: str) -> int:
+        return int(self.ask(f"import {ticket}")[0])
+
+    def reserve(self, size: int) -> int:
+        rc, number = map(int, self.ask(f"reserve {size}"))
+        self.case.assertEqual(rc, 0)
+        return number
+
+
+class Switch(Base):
+    """a exports, b imports."""
+
+    def two(self, **env: str) -> "tuple[Server, Server]":
+        return Server(self, **env), Server(self, **env)
+
+    def one_inserted(self, size: int = UNIT) -> "tuple[Server, Server, int, int, int]":
+        """A block of a's that b has inserted: its number, the import's, the range's."""
+        a, b = self.two()
+        mine = a.alloc(size, 1)
+        import_, at = b.take(a.ticket(mine)), b.reserve(size)
+        self.assertEqual(b(f"insert {at} 0 {import_}"), 0)
+        return a, b, mine, import_, at

@@ -124,18 +124,29 @@ class Held(Base):
 
     def test_until_the_importer_is_gone(self) -> None:
         for backend in ("cuda", "vmm"):
-            for how in ("kill", "exit", "end", "zombie"):
+            for how in ("kill", "exit", "end", "zombie", "exec"):
                 with self.subTest(backend=backend, how=how):
                     a, b, mine, its, before = self.held(backend, size=ALONE)
                     self.assertGreater(a("used"), before)
                     if how == "exit":
                         b.send("exit")
                         b.child.wait(TIMEOUT)
+                    elif how == "exec":  # it is another program now, without the driver's files
+                        b.send("exec")
                     elif how == "zombie":  # nobody has waited for it
                         os.kill(b.pid, signal.SIGKILL)
                     else:
                         b.kill() if how == "kill" else b.end()
                     self.wait_for(a, "used", before)
+
+    def test_the_importer_resets_its_device(self) -> None:
+        """The exporter hears of it at once, not with the importer's next open or close."""
+        for backend in ("cuda", "vmm"):
+            with self.subTest(backend=backend):
+                a, b, mine, its, before = self.held(backend, size=ALONE)
+                self.assertEqual(b("reset"), 0)
+                self.wait_for(a, "used", before)
+                self.assertEqual(b("used"), 0)
 
     def test_a_child_keeps_the_connection(self) -> None:
         a, b, mine, its, before = self.held("vmm", size=ALONE)
@@ -249,9 +260,7 @@ class Refused(Base):
         mine = a.alone(ALONE, 1)
         before = a("used")
         handle = a.handle(mine)
-        os.kill(a.pid, signal.SIGSTOP)
-        while any(") T" not in path.read_text() for path in Path(f"/proc/{a.pid}/task").glob("*/stat")):
-            time.sleep(0.001)
+        a.stop()
         start = time.monotonic()
         self.assertEqual(b.refused(handle), MAP_FAILED)
         self.assertGreater(time.monotonic() - start, 0.15)

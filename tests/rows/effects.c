@@ -373,7 +373,7 @@ int effect_ends_context(const struct expectation *e)
                                  CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_NOT_PERMITTED,   CUDA_ERROR_DEINITIALIZED};
     CUcontext current;
 
-    if (strstr(e->row->symbol, "cuCtxDestroy")) {
+    if (strstr(e->row->symbol, "cuCtxDestroy") || strstr(e->row->symbol, "cuCtxDetach")) {
         OK(cuCtxCreate_v2(&given.context, 0, 1));
         TRY(pool_is_there());
     }

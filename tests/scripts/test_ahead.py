@@ -25,7 +25,7 @@ from typing import Any, Callable, Iterator, Optional
 from made_traces import BASE, MIB, ROOT, Case, good, header, text
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from cupool_trace import ahead, cli, offline, reader, replay, source, top  # noqa: E402
+from cupool_trace import ahead, brief, cli, offline, reader, replay, source, top  # noqa: E402
 
 # cupool-trace with files from some size on read by a child, on a machine of some processors. At its end the number of children to a file;
 # what it had to print before, that is not yet printed when the child begins, is there once, too.
@@ -218,9 +218,9 @@ class Same(Forced):
         """With each event, not only at the end; Source and Rank read it then."""
         known = ("header", "lines", "cut", "ended", "dropped", "left_out", "last_t", "name", "order", "complete", "state")
 
-        def follow(path: str, unwanted: "frozenset[str]", brief: bool) -> Iterator[Any]:
+        def follow(path: str, kind: "type[reader.Reader]") -> Iterator[Any]:
             problems = reader.Problems()
-            r = reader.Reader(path, problems, unwanted, brief)
+            r = kind(path, problems)
             try:
                 for entry in r.events():
                     yield entry, problems.count, problems.kept[-1:], [getattr(r, k) for k in known if k != "last_t"]
@@ -231,13 +231,13 @@ class Same(Forced):
         packed = gzip.compress(busy(5))
         for content in (busy(4), busy(4)[:-77], text(good()), b"", packed, packed[:-2000], packed[:2000] + b"x" * 100):
             path = self.write(content)
-            for unwanted, brief in ((frozenset(), False), (frozenset(["free_completed"]), True)):
+            for kind in (reader.Reader, brief.BriefReader):
                 with unittest.mock.patch.object(reader, "BLOCK", 1000):
                     with unittest.mock.patch.object(ahead, "made_ahead", side_effect=ahead.made_ahead) as used:
-                        got = list(follow(path, unwanted, brief))
+                        got = list(follow(path, kind))
                     self.assertEqual(used.call_count, 1)
                     with unittest.mock.patch.object(ahead, "LEAST", NEVER):
-                        self.assertEqual(got, list(follow(path, unwanted, brief)))
+                        self.assertEqual(got, list(follow(path, kind)))
 
     def test_damaged_at_random(self) -> None:
         r = random.Random(1)

@@ -111,7 +111,7 @@ class Data(PlotCase):
         texts = {kind: text for _, kind, _, text in self.data(events)["tracks"][0]["marks"]}
         self.assertRegex(texts["policy"], "^free policy auto: ")
         self.assertEqual(texts["ask"], "3 processes on the card asked for 8.0 MiB: 2 answered, 4.0 MiB given")
-        self.assertEqual([m[3] for m in self.data(events)["tracks"][0]["marks"] if m[1] == "range"], ["forward", "NCCL: all"])
+        self.assertEqual(self.data(events)["processes"][0]["bands"]["names"], ["NCCL: all", "forward"])
 
     def test_segments_only(self) -> None:
         events = [e for e in good() if e.get("e") not in ("alloc", "free_requested", "free_completed")]

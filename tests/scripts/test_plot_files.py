@@ -150,11 +150,11 @@ class Files(PlotCase):
         self.assertIn(">rank 0 device 0, a, app 42, ", self.plot(self.write(good()), kind="svg").read_text())
 
     def test_legend_has_room(self) -> None:
-        marks = [[0, kind, 1, ""] for kind in ("oom", "trim", "policy", "ipc", "ask", "mark", "range", "gap", "end", "killed")]
+        marks = [[0, kind, 1, ""] for kind in ("oom", "trim", "policy", "ipc", "ask", "mark", "gap", "end", "killed")]
         tracks: list[Event] = [{"marks": marks, "series": {name: {} for name in series}}
                                for series in (("held", "live", "cached", "registered", "host"), ("held",))]
         for letter in (picture.Svg.letter, picture.Raster.letter):
-            keys = picture.legend(tracks, letter)
+            keys = picture.legend([{"bands": {"t0": [0], "row": [0], "rows": [{"depth": 0}]}}], tracks, letter)
             self.assertEqual({name for name, _, _ in keys}, set(picture.NAMES))
             ends = [x + 12 + letter * len(picture.NAMES[name]) for name, x, _ in keys]
             self.assertLessEqual(max(ends), picture.WIDTH)

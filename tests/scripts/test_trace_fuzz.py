@@ -253,7 +253,7 @@ class TraceFuzz(unittest.TestCase):
     def test_known_forms_are_read_as_json_is(self) -> None:
         """The quick way through a line and the parser of JSON find the same events and the same problems."""
         r = random.Random(SEED)
-        known, none = reader._LINE, re.compile(r"()()()()()(.*)\n")
+        known, none = reader.LINE, re.compile(r"()()()()()(.*)\n")
         path = self.dir / "t.jsonl"
         quick = 0
         for i in range(COUNT):
@@ -261,7 +261,7 @@ class TraceFuzz(unittest.TestCase):
             path.write_bytes(content)
             argv = [("summary", "check", "to-csv", "merge")[i % 4], str(path)]
             found = all_of(path), run(argv, "utf-8")
-            with unittest.mock.patch.object(reader, "_LINE", none):
+            with unittest.mock.patch.object(reader, "LINE", none):
                 if found != (all_of(path), run(argv, "utf-8")):
                     self.fails(argv, "other events, problems or output than by JSON alone")
             quick += sum(1 for line in content.splitlines(keepends=True) if known.fullmatch(line.decode("latin-1")) and line.startswith(b"{"))

@@ -267,6 +267,37 @@ static CUresult destroy(CUcontext ctx)
 
 SIM_CALL(cuCtxDestroy, (CUcontext ctx), destroy(ctx))
 SIM_CALL(cuCtxDestroy_v2, (CUcontext ctx), destroy(ctx))
+/* Of the context that is current, which began with one reference. */
+CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags)
+{
+    SIM_ENTER(cuCtxAttach);
+    CUcontext ctx;
+
+    if (!pctx || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
+    CUresult r = sim_ctx_check(current());
+    ctx = current();
+    if (r == CUDA_SUCCESS)
+        ctx->refs++;
+    sim_unlock();
+    *pctx = ctx;
+    return r;
+}
+
+static CUresult detach(CUcontext ctx)
+{
+    if (!ctx || current() != ctx)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    sim_lock();
+    const bool stays = alive(ctx) && !ctx->primary && ctx->refs;
+    if (stays)
+        ctx->refs--;
+    sim_unlock();
+    return stays ? CUDA_SUCCESS : destroy(ctx);
+}
+
+SIM_CALL(cuCtxDetach, (CUcontext ctx), detach(ctx))
 SIM_CALL(cuCtxPushCurrent, (CUcontext ctx), push(ctx))
 SIM_CALL(cuCtxPushCurrent_v2, (CUcontext ctx), push(ctx))
 

@@ -47,14 +47,18 @@ static struct sim_waiter *waiters;
 static struct sim_op *spare_ops;
 __thread bool sim_in_hostfn;
 
+static __thread int cancel_before; /* a thread that is cancelled must not take the lock with it */
+
 void sim_lock(void)
 {
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_before);
     pthread_mutex_lock(&lock);
 }
 
 void sim_unlock(void)
 {
     pthread_mutex_unlock(&lock);
+    pthread_setcancelstate(cancel_before, NULL);
 }
 
 uint64_t sim_now(void)

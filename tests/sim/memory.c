@@ -209,6 +209,37 @@ void sim_alloc_unpin(struct sim_alloc *a)
         alloc_release(a);
 }
 
+/* These pages are the allocation's. */
+static void pages_own(struct sim_alloc *a)
+{
+    struct device *d = &devices[a->dev];
+    const size_t at = (a->addr - (uintptr_t)d->va) / SIM_PAGE;
+
+    for (size_t i = at; i < at + a->span / SIM_PAGE; i++)
+        d->page[i].big = a;
+}
+
+struct sim_alloc *sim_alloc_split(struct sim_alloc *a, size_t at)
+{
+    struct sim_alloc *part = alloc_new(a->ctx, a->size - at, a->kind);
+
+    part->addr = a->addr + at;
+    part->span = part->size;
+    part->range = a->range;
+    part->range_size = a->range_size;
+    a->size = a->span = at;
+    pages_own(part);
+    return part;
+}
+
+void sim_alloc_join(struct sim_alloc *a, struct sim_alloc *next)
+{
+    a->size = a->span = a->size + next->size;
+    pages_own(a);
+    alloc_forget(next);
+    free(next);
+}
+
 int sim_memory_export(struct sim_alloc *a, uint64_t *ret_offset)
 {
     const struct timespec nap = {.tv_nsec = 20000};

@@ -291,6 +291,47 @@ static void test_vmm(void)
     cudaGetLastError();
 }
 
+/* Memory is mapped in parts of a reservation. */
+static void test_vmm_parts(void)
+{
+    LOAD_MAPPING;
+    enum { PAGE = 2 << 20 };
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location.type = CU_MEM_LOCATION_TYPE_DEVICE};
+    CUmemAccessDesc access = {.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle h[2];
+    unsigned char b[2] = {0};
+    CUdeviceptr p;
+
+    for (int i = 0; i < 2; i++)
+        OK(p_cuMemCreate(&h[i], PAGE, &prop, 0));
+    OK(p_cuMemAddressReserve(&p, 4 * PAGE, 0, 0, 0));
+    CHECK_EQ(p_cuMemMap(p + 4096, PAGE, 0, h[0], 0), 1);
+    CHECK_EQ(p_cuMemMap(p + 3 * PAGE, 2 * PAGE, 0, h[0], 0), 1);
+    OK(p_cuMemMap(p + PAGE, PAGE, 0, h[0], 0));
+    CHECK_EQ(p_cuMemMap(p + PAGE, PAGE, 0, h[1], 0), 1);
+    OK(p_cuMemMap(p + 2 * PAGE, PAGE, 0, h[1], 0));
+    for (unsigned int i = 1; i < 3; i++) {
+        OK(p_cuMemSetAccess(p + i * PAGE, PAGE, &access, 1));
+        OK(cudaMemset((void *)(uintptr_t)(p + i * PAGE), (int)i, PAGE));
+    }
+    CHECK_EQ(cudaMemset((void *)(uintptr_t)p, 7, PAGE), 1);
+    for (unsigned int i = 1; i < 3; i++)
+        OK(cudaMemcpy(&b[i - 1], (void *)(uintptr_t)(p + i * PAGE), 1, cudaMemcpyDeviceToHost));
+    CHECK_EQ(b[0], 1);
+    CHECK_EQ(b[1], 2);
+    OK(p_cuMemUnmap(p + PAGE, PAGE));
+    CHECK_EQ(p_cuMemAddressFree(p, 4 * PAGE), 1);
+    CHECK_EQ(p_cuMemAddressFree(p, PAGE), 1);
+    OK(p_cuMemMap(p, PAGE, 0, h[0], 0)); /* of what was in two parts */
+    OK(p_cuMemUnmap(p, PAGE));
+    OK(p_cuMemUnmap(p + 2 * PAGE, PAGE));
+    CHECK_EQ(p_cuMemAddressFree(p, 2 * PAGE), 1);
+    OK(p_cuMemAddressFree(p, 4 * PAGE));
+    for (int i = 0; i < 2; i++)
+        OK(p_cuMemRelease(h[i]));
+    cudaGetLastError();
+}
+
 static void CUDART_CB hold(void *arg)
 {
     while (!atomic_load((atomic_bool *)arg))
@@ -416,5 +457,6 @@ void test_env(void)
     test_counts();
     test_shared();
     test_vmm();
+    test_vmm_parts();
     test_vmm_reach();
 }

@@ -110,6 +110,8 @@ struct sim_alloc {
     uint64_t ipc_file, ipc_offset; /* importer: inode of the file behind it, place in that */
     void *physical;                /* vmm.c: the memory that is mapped here */
     uint64_t access;               /* vmm.c: a bit for each device that reaches it */
+    uint64_t range;                /* vmm.c: where the reservation begins of which this is a part */
+    size_t range_size;
     struct sim_alloc *next, *prev; /* in its context */
     struct sim_alloc *leaving;     /* in its stream */
 };
@@ -120,6 +122,9 @@ CUresult sim_device_alloc(CUcontext ctx, size_t size, enum sim_mem kind, struct 
 CUresult sim_host_alloc(CUcontext ctx, uint64_t addr, char *host, size_t size, enum sim_mem kind,
                         struct sim_alloc **ret);
 void sim_alloc_free(struct sim_alloc *a);
+/* Of addresses alone: the part from `at` bytes on, whole pages, becomes one of its own; and is joined again. */
+struct sim_alloc *sim_alloc_split(struct sim_alloc *a, size_t at);
+void sim_alloc_join(struct sim_alloc *a, struct sim_alloc *next);
 /* The allocation that contains addr, or NULL. */
 struct sim_alloc *sim_alloc_find(uint64_t addr);
 /* The allocation that contains all n bytes from addr, or NULL. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * vmm.c - the virtual-memory calls (cuMemCreate, cuMemMap, ...), enough for a segment at a time.
+ * vmm.c - the virtual-memory calls (cuMemCreate, cuMemMap, ...). Memory can be mapped in a part of a reservation; what
+ * is mapped at once is unmapped and given access at once.
  *
  * Physical memory counts when it is created and gets its bytes where it is mapped. Memory mapped this way is neither
  * legacy-IPC capable nor can cuMemFree free it, like ncclMemAlloc's memory. It is no context's and outlives them, a
@@ -260,8 +261,10 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t align, CUdevi
     int dev = sim_current(&ctx) == CUDA_SUCCESS ? ctx->dev : 0;
     owners[dev].dev = dev;
     CUresult r = sim_device_alloc(&owners[dev], size, SIM_MEM_VMM, &a);
-    if (r == CUDA_SUCCESS)
-        *ptr = a->addr;
+    if (r == CUDA_SUCCESS) {
+        *ptr = a->range = a->addr;
+        a->range_size = size;
+    }
     sim_unlock();
     return r;
 }
@@ -271,13 +274,43 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
     SIM_ENTER(cuMemAddressFree);
     sim_lock();
     struct sim_alloc *a = sim_alloc_find(ptr);
-    CUresult r = a && a->kind == SIM_MEM_VMM && a->addr == ptr && a->size == size && !a->physical
+    CUresult r = a && a->kind == SIM_MEM_VMM && a->addr == ptr && a->size == size && a->range == ptr &&
+                         a->range_size == size && !a->physical
                      ? CUDA_SUCCESS
                      : CUDA_ERROR_INVALID_VALUE;
     if (r == CUDA_SUCCESS)
         sim_alloc_free(a);
     sim_unlock();
     return r;
+}
+
+/* These addresses of a part of a reservation become a part of their own. */
+static struct sim_alloc *cut_out(struct sim_alloc *a, CUdeviceptr ptr, size_t size)
+{
+    if (ptr > a->addr)
+        a = sim_alloc_split(a, ptr - a->addr);
+    if (size < a->size)
+        sim_alloc_split(a, size);
+    return a;
+}
+
+/* The part at addr, of the same reservation, if nothing is mapped there. */
+static struct sim_alloc *unmapped_beside(const struct sim_alloc *a, CUdeviceptr addr)
+{
+    struct sim_alloc *other = sim_alloc_find(addr);
+
+    return other && other->kind == SIM_MEM_VMM && other->range == a->range && !other->physical ? other : NULL;
+}
+
+/* A part where nothing is mapped any more, and those beside it, are one. */
+static void join(struct sim_alloc *a)
+{
+    struct sim_alloc *before = unmapped_beside(a, a->addr - 1), *behind = unmapped_beside(a, a->addr + a->size);
+
+    if (behind)
+        sim_alloc_join(a, behind);
+    if (before)
+        sim_alloc_join(before, a);
 }
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
@@ -290,9 +323,12 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
     CUresult r = CUDA_SUCCESS;
     if (!a || !p || a->kind != SIM_MEM_VMM || a->physical || offset > p->size || size > p->size - offset)
         r = CUDA_ERROR_INVALID_VALUE;
-    else if (a->addr != ptr || a->size != size || p->at || p->dev != a->dev)
+    else if (ptr % SIM_PAGE || size == 0 || size % SIM_PAGE || size > a->size - (ptr - a->addr))
+        r = CUDA_ERROR_INVALID_VALUE;
+    else if (p->at || p->dev != a->dev)
         r = CUDA_ERROR_NOT_SUPPORTED;
     if (r == CUDA_SUCCESS) {
+        a = cut_out(a, ptr, size);
         p->refs++;
         p->at = a;
         a->physical = p;
@@ -346,6 +382,7 @@ static void unmap(struct sim_alloc *a)
     sim_memory_punch(a->dev, a->addr, a->span);
     p->at = NULL;
     physical_drop(p);
+    join(a);
 }
 
 static struct sim_alloc *mapping_at(CUdeviceptr ptr, size_t size)

@@ -19,6 +19,8 @@ addEventListener("resize", () => { flame(); redraw(); });
 list();
 about();
 legend();
+bands = new Stage(document.querySelector("#bands .stage"), "bands", "ranges of the program over time");
+bandsListen();
 map = new Stage(document.querySelector("#map .stage"), "map", "segments by address and time");
 $("map").hidden = !tracks.length;
 ranksBegin();
@@ -31,7 +33,7 @@ window.cupoolPlot = {
   data,
   // The visible part: view (time), map (part of all addresses), hover and pinned (what is pointed at; null), shown and focus
   // (indexes of data.tracks), the number of frames drawn and the errors of scripts.
-  state: () => ({view: {...view}, map: {...mapView}, hover, pinned, shown: [...shown].sort((a, b) => a - b), focus, theme, align, fitting, frames, errors}),
+  state: () => ({view: {...view}, map: {...mapView}, hover, pinned, shown: [...shown].sort((a, b) => a - b), focus, theme, align, fitting, frames, errors, band: chosenBand, find: findText}),
   // The middle of box `index` ("segment" or "block" of the focused device) on the screen, as pointer events have it.
   locate: (kind, index) => {
     let at = null;
@@ -40,6 +42,11 @@ window.cupoolPlot = {
       if (i === index) at = {x: r.left + x + w / 2, y: r.top + y + h / 2};
     });
     return at;
+  },
+  // The middle of range `index` of the focused device's process.
+  locateBand: index => {
+    const r = bands.over.getBoundingClientRect(), at = bandBox(bands, bandsOf(focus), index);
+    return {x: r.left + at.x + at.w / 2, y: r.top + at.y + at.h / 2};
   },
   // The middle of the line of track i among all.
   locateRow: i => {

@@ -3,7 +3,7 @@
 let css = {};
 function colors() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of ["text", "dim", "line", "grid", "card", "accent", "live", "cached", "held", "registered", "host", "edge", "held-edge", "oom", "trim", "policy",
+  for (const name of ["text", "dim", "line", "grid", "card", "accent", "band", "live", "cached", "held", "registered", "host", "edge", "held-edge", "oom", "trim", "policy",
     "ipc", "mark", "range", "ask", "gap", "end", "killed", "select", "live-range", "cached-range", "held-range"]) css[name] = style.getPropertyValue("--" + name).trim();
   for (const c of $("legend").querySelectorAll("canvas")) {
     const g = c.getContext("2d");
@@ -71,6 +71,7 @@ function redraw() {
     frames++;
     for (const c of charts) drawMemory(c);
     drawRanks();
+    drawBands();
     drawMap();
     overlays();
     const w = view.t1 - view.t0;

@@ -123,7 +123,7 @@ function drawMemory(c) {
 
 // Marks above the plot, the most important on top, and lines below them as long as these do not hide the curves.
 function drawMarks(g, c, tr, kinds) {
-  for (const kind of ["policy", "ipc", "trim", "ask", "range", "mark", "gap", "end", "killed", "oom"]) {
+  for (const kind of ["policy", "ipc", "trim", "ask", "mark", "gap", "end", "killed", "oom"]) {
     if (!kinds.includes(kind)) continue;
     const xs = tr.marks.filter(m => m[1] === kind).map(m => c.x(m[0] + offsetOf(tr))).filter(x => x >= LEFT - 1 && x <= c.w - RIGHT + 1);
     const lines = xs.length < 40;

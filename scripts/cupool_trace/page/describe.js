@@ -33,6 +33,9 @@ function memoryAt(c, x) {
     lines.push("", "peak " + name + ": " + bytes(peak.n) + " at " + exact(tr, peak.t));
   }
   if (near.length) lines.push("", ...capped(near.map(m => markLine(tr, m))));
+  const inside = rangesAt(c.track, local);
+  at.ranges = inside;
+  if (inside.length) lines.push("", ...capped(inside.map((name, i) => (i ? "  " : "in ") + name)));
   const step = (view.t1 - view.t0) / 1000;
   at.title = titleOf(tr) + " at " + moment(t, step) + (local === t ? "" : ", " + moment(local, step) + " after its start");
   at.lines = lines;

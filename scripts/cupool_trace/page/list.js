@@ -56,6 +56,7 @@ function marksOfFocus() {
   }
   takers();
   flame();
+  bandsBegin();
 }
 
 // The callers that took the memory of the focused device, as summary has them: of the whole trace, not only of the part shown.
@@ -90,12 +91,13 @@ function about() {
     if (!processOf(tr).allocs) items.push(titleOf(tr) + ": live memory and blocks are unknown, the trace has segments only (CUPOOL_TRACE_EVENTS=segment,alloc)"
       + (tr.figures.peak_live !== null ? "; by its stats line at most " + size(tr.figures.peak_live) + " were live" : ""));
   }
+  for (const x of p) if (x.bands && x.bands.note) items.push(x.name + ": " + x.bands.note);
   for (const tr of tracks) if (tr.peaks.live && tr.figures.from_stats && tr.figures.peak_live > tr.peaks.live.n && data.begin_ns === 0)
     items.push(titleOf(tr) + ": curves count what was asked for, rounded up to 512 B, at most " + bytes(tr.peaks.live.n)
       + "; its stats line counts whole blocks as the pool handed them out, at most " + bytes(tr.figures.peak_live));
   for (const x of p) if (x.problems) items.push(x.name + ": " + x.problems + " problems in " + x.file + "; see cupool-trace check");
   for (const x of p) if (!x.complete) items.push(x.name + ": " + x.state + "; what it held last is drawn until its last event");
-  if (tracks.some(t => t.merged.length)) items.push("for all of a shorter time: cupool-trace plot --from SECONDS --to SECONDS");
+  if (tracks.some(t => t.merged.length) || p.some(x => x.bands && x.bands.note)) items.push("for all of a shorter time: cupool-trace plot --from SECONDS --to SECONDS");
   if (data.begin_ns > 0 || data.end_ns < 2 ** 53) items.push("only from " + moment(data.begin_ns, 1e6) + " to "
     + (data.end_ns < 2 ** 53 ? moment(data.end_ns, 1e6) : "the end") + " of each trace; the table counts all of it");
   if (p.length > 1) items.push("processes are placed by the clocks of their hosts, which may differ");

@@ -3,7 +3,7 @@
 function point(c, e) {
   const r = c.over.getBoundingClientRect(), x = e.clientX - r.left, y = e.clientY - r.top;
   if (x < LEFT - 3 || x > c.w - RIGHT + 3) return leave();
-  hover = c.kind === "map" ? mapAt(c, x, y) : c.kind === "ranks" ? ranksAt(c, x, y) : memoryAt(c, x);
+  hover = c.kind === "map" ? mapAt(c, x, y) : c.kind === "ranks" ? ranksAt(c, x, y) : c.kind === "bands" ? bandsAt(c, x, y) : memoryAt(c, x);
   showTip(e.clientX, e.clientY);
   requestOverlays();
 }
@@ -46,8 +46,9 @@ function frameOf(c, what, g, color) {
   });
 }
 function overlays() {
-  for (const c of [...charts, map, ...(ranks ? [ranks] : [])]) {
+  for (const c of [...charts, map, ...(ranks ? [ranks] : []), ...(bandsOf(focus) ? [bands] : [])]) {
     const g = c.fit(c.over);
+    if (c.kind === "bands") frameBand(g);
     if (c.kind === "map") {
       g.save();
       g.beginPath(); g.rect(LEFT, TOP - 2, c.plotW, c.plotH + 4); g.clip();
@@ -115,6 +116,9 @@ function listen(c) {
     } else if (c.kind === "ranks") {
       const i = rowAt(c, place(e)[1]);
       if (i !== null) showOnly(i);
+    } else if (c.kind === "bands") {
+      const hit = bandAt(c, ...place(e));
+      if (hit !== null) { chooseBand(hit); showBand(hit); }
     } else if (c.track !== focus) setFocus(c.track);
     requestOverlays();
   });
@@ -143,6 +147,7 @@ addEventListener("keydown", e => {
     ArrowLeft: () => pan(-.15), ArrowRight: () => pan(.15),
     ArrowUp: () => e.shiftKey ? setMap(mapView.lo + w * .2, mapView.hi - w * .2) : w < 1 && setMap(mapView.lo + Math.min(w * .15, 1 - mapView.hi), mapView.hi + Math.min(w * .15, 1 - mapView.hi)),
     ArrowDown: () => e.shiftKey ? setMap(mapView.lo - w / 3, mapView.hi + w / 3) : w < 1 && setMap(mapView.lo - Math.min(w * .15, mapView.lo), mapView.hi - Math.min(w * .15, mapView.lo)),
+    "/": () => { if (bandsOf(focus)) $("find").focus(); },
     f: () => { setFitting(!fitting); fitMap(); redraw(); }, "[": () => setFocus((focus + tracks.length - 1) % tracks.length), "]": () => setFocus((focus + 1) % tracks.length),
   };
   // Up and down scroll the page unless there is something to move in the map.

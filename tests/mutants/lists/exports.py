@@ -5,6 +5,12 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("cuCtxDetach ends no context", ["teardown static preloaded", "rows driver"], [
+        ("is_over = context && !did_nothing(result) && context_is_over(context, handle);", "is_over = false;")]),
+    Mutant("each cuCtxDetach ends its context", ["teardown static preloaded"], [
+        ("!did_nothing(result) && context_is_over(context, handle);", "!did_nothing(result);")]),
+    Mutant("ipc: other devices do not reach what was opened", ["ipc static vmm"], [
+        ("if (pool || ipc_import_any())", "if (pool)")]),
     # --- virtual memory that is kept ---
     Mutant("virtual memory: what was exported is kept", ["vmm_kept / Kept.test_exported_memory_is_not_kept"], [
         ("if (cache) vmm_cache_forget_handle(cache, handle); } static void shared_after", "(void)cache; } static void shared_after")]),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("a pause does not wait for a fill under way", ["suspend"], [
+        ("if (!rc) fills_wait(pool);", "")]),
     # --- virtual memory that is kept ---
     Mutant("virtual memory: a buffer of another alignment is handed out", ["vmm_cache"], [
         ("(key ? key_equal(&b->key, key) : b->align == align)) break; return b; } bool vmm_cache_reserve", "(key ? key_equal(&b->key, key) : 1)) break; return b; } bool vmm_cache_reserve")]),
@@ -322,7 +324,7 @@ MUTANTS = [
         ("if (release_excess(pool, size, /* second: */ true, &alone) && config->backend->reclaim) config->backend->reclaim(",
          "if (false) config->backend->reclaim(")]),
     Mutant("a fill is not put in order", ["fill"], [
-        ("return !rc && filled ? order->filled(pool->config.arg) : rc;", "return rc;")]),
+        ("if (!rc && filled) rc = order->filled(pool->config.arg);", "")]),
     Mutant("a program that repeats itself goes on asking the driver", ["excess"], [
         ("else ghosts->credit += size;", "")]),
     Mutant("a pool that holds more for old sizes goes on with it", ["excess"], [

@@ -5,6 +5,11 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("ipc: what a reset has ended stays held", ["ipc / Held.test_the_importer_resets_its_device"], [
+        ("if (ipc_import_any()) ipc_import_settle();", "")]),
+    Mutant("a thread that makes a ticket may be cancelled", ["cancelled / Cancelled.test_with_the_defaults"], [
+        ("pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); rc = block_ticket",
+         "pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel); rc = block_ticket")]),
     # --- pinned memory ---
     Mutant("pinned memory: a child's free is the pool's", ["pinned / Fork.test_a_child_of_threads"], [
         ("if (!pool || process_is_passive()) return SERVE_FORWARD;", "if (!pool) return SERVE_FORWARD;")]),
@@ -45,6 +50,14 @@ MUTANTS = [
         ("|| (ipc_table_any() && ipc_table_parked(*ret_base)))", ")"), ("(!pool_live_size(addr) || (ipc_table_any() && ipc_table_parked(addr)))", "!pool_live_size(addr)")]),
     Mutant("ipc: a process opens its own block", ["ipc / Bytes.test_whoever_opens_its_own"], [
         ("else if (ipc_server_is(&ticket.station))", "else if (false)")]),
+    Mutant("switch: a process imports its own block", ["switch / Wrong.test_tickets"], [
+        ("if (!ipc_ticket_read(bytes, &ticket) || ipc_server_is(&ticket.station))", "if (!ipc_ticket_read(bytes, &ticket))")]),
+    Mutant("switch: a block with others in its segment is exported", ["switch / Wrong.test_blocks_that_share_a_segment"], [
+        ("block == segment && size >= POOL_SEGMENT_UNIT && length - size < POOL_SEGMENT_UNIT &&", "size >= POOL_SEGMENT_UNIT &&")]),
+    Mutant("switch: a small block is exported", ["switch / Wrong.test_blocks_that_are_not_exported"], [
+        ("block == segment && size >= POOL_SEGMENT_UNIT &&", "block == segment &&")]),
+    Mutant("switch: later blocks share segments, too", ["switch / Wrong.test_blocks_that_share_a_segment"], [
+        ("pool_pack_never(pool); /* so that later blocks have their own */ if", "if")]),
 
     # --- reports ---
     Mutant("statistics: a forked child keeps the handler", ["stats / Signal"], [

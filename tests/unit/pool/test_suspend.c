@@ -2,6 +2,9 @@
 /* test_suspend.c - segments whose memory is away for a while: they serve nothing meanwhile, and afterwards again. */
 #include "unit.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "pool_state.h"
@@ -103,6 +106,58 @@ POOL_CASE(test_suspended_segments_serve_nothing_and_then_again)
     assert_int_equal(env->fake->born, 3);
     release(large);
     assert_int_equal(alloc(env->pool, 5 * MIB), large);
+}
+
+/* A thread suspends the pool while another one is about to fill a block that it has freed. */
+static struct {
+    struct pool *pool;
+    pthread_t thread;
+    atomic_bool returned;
+    bool started, too_early;
+    int (*fill)(void *arg, uint64_t addr, size_t size, bool shared, bool fresh);
+} beside;
+
+static void *suspend_beside(void *arg)
+{
+    (void)arg;
+    assert_int_equal(pool_suspend(beside.pool, pool_kind_get(beside.pool)), 0);
+    atomic_store(&beside.returned, true);
+    return NULL;
+}
+
+static int fill_beside(void *arg, uint64_t addr, size_t size, bool shared, bool fresh)
+{
+    if (!fresh && !beside.started) {
+        beside.started = true;
+        assert_int_equal(pthread_create(&beside.thread, NULL, suspend_beside, NULL), 0);
+        while (!pool_is_suspended(beside.pool))
+            sched_yield();
+        for (int i = 0; i < 2000; i++)
+            sched_yield();
+        beside.too_early = atomic_load(&beside.returned);
+    }
+    return beside.fill(arg, addr, size, shared, fresh);
+}
+
+POOL_CASE(test_a_fill_under_way_is_waited_for)
+{
+    struct pool_config config = fake_config_filling(env->fake);
+    struct pool_order_ops ops = *config.order;
+    uint64_t addr;
+
+    beside.fill = ops.fill;
+    ops.fill = fill_beside;
+    config.order = &ops;
+    env_pool(env, &config);
+    beside.pool = env->pool;
+    addr = alloc(env->pool, 3 * MIB);
+    release(addr);
+    assert_true(beside.started);
+    assert_int_equal(pthread_join(beside.thread, NULL), 0);
+    assert_false(beside.too_early);
+    assert_true(atomic_load(&beside.returned));
+    resume(env);
+    pool_trim(env->pool, "test");
 }
 
 POOL_CASE(test_blocks_freed_meanwhile_merge_at_the_resume)

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ipc_peer.h - the importing process's side of the sockets: a connection to each process whose blocks this one holds,
+ * over which it asks for blocks (base/ipc_message.h) and says that it does not use them any more.
+ *
+ * It maps no memory; ipc_import.h and ipc_insert.h do, each with a list of its own. An exporter counts a block as held
+ * for each grant of it.
+ *
+ * Ownership: a connection belongs to its list, from the first grant on until the last block is closed.
+ *
+ * Threads: every function may be called from any thread, but one at a time for a list; the caller keeps the others out.
+ * No lock, no state of its own. ipc_peer_ask waits for the exporter, until its limit in nanoseconds of the monotonic
+ * clock. Callers have disabled cancellation. Errors: negative errno values.
+ */
+#ifndef CUPOOL_SHIM_CONTEXT_IPC_PEER_H
+#define CUPOOL_SHIM_CONTEXT_IPC_PEER_H
+
+#include <stdint.h>
+
+#include "base/ipc_message.h"
+
+struct ipc_peer;
+
+/* All zeros: no connection. */
+struct ipc_peers {
+    struct ipc_peer *first;
+};
+
+/* The limit of a wait that begins now: CUPOOL_IPC milliseconds. */
+uint64_t ipc_peer_limit(void);
+
+/*
+ * Ask the exporter for the block of a ticket. 0: it is granted, and ipc_peer_close follows; *ret_fd: a descriptor that
+ * the caller closes, or -1. -ECONNREFUSED: the process has ended; -ECONNRESET, -EPIPE: it has ended since it
+ * was asked first; -EPERM: it is
+ * another user's; -ETIMEDOUT; -ENOENT: the block has been freed; -ENOSPC: no room in its books; -EPROTO: it has
+ * answered something else. After an error it does not count the block as held, or will not once it gets on.
+ */
+int ipc_peer_ask(struct ipc_peers *peers, const struct ipc_ticket *ticket, uint64_t limit, struct ipc_peer **ret_peer,
+                 struct ipc_grant *ret_grant, int *ret_fd);
+
+/* Let the exporter know that one grant of the block is not used any more. The connection ends with its last one. */
+void ipc_peer_close(struct ipc_peers *peers, struct ipc_peer *peer, const struct ipc_name *block, uint64_t limit);
+
+/* An error of ipc_peer_ask, in words. */
+const char *ipc_peer_reason(int rc);
+
+/* In a forked child. */
+void ipc_peers_forget(struct ipc_peers *peers);
+
+#endif

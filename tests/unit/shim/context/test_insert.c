@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_insert.c - memory of other processes at reserved addresses: which ranges, imports and places are accepted, what
+ * a refused call leaves, and that a call on an import that another thread works on is refused, and waits for no lock.
+ * shim/context/ipc_insert.c alone, over insert_fake.h.
+ */
+#include <errno.h>
+
+#include "insert_fake.h"
+#include "seeded.h"
+
+static int64_t import_units(unsigned int units)
+{
+    const struct ipc_ticket ticket = {.block = {{3}}};
+    size_t size = 0;
+    int64_t import;
+
+    fake.grant.segment_size = units * UNIT;
+    import = insert_import(&ticket, &size);
+    assert_int_equal(size, import > 0 ? units * UNIT : 0);
+    return import;
+}
+
+static uint64_t range_of(unsigned int units)
+{
+    uint64_t range = 0;
+
+    assert_int_equal(insert_reserve(units * UNIT, &range), 0);
+    return range;
+}
+
+static void nothing_is_left(void)
+{
+    assert_int_equal(fake.reserved + fake.handles + fake.grants, 0);
+    for (unsigned int i = 0; i < MAPS_MAX; i++)
+        assert_int_equal(fake.maps[i].size, 0);
+}
+
+static void test_ranges(void **state)
+{
+    uint64_t range = 0, other;
+
+    (void)state;
+    assert_int_equal(insert_reserve(0, &range), -EINVAL);
+    assert_int_equal(insert_reserve(SIZE_MAX, &range), -EINVAL);
+    refuse(CUDA_ERROR_OUT_OF_MEMORY, 0, 1);
+    assert_int_equal(insert_reserve(1, &range), -ENOMEM);
+    assert_int_equal(insert_reserve(1, &range), 0);
+    assert_int_equal(fake.reserved, UNIT);
+    other = range_of(3);
+    assert_int_equal(insert_unreserve(range + UNIT / 2), -EINVAL);
+    assert_int_equal(insert_unreserve(other + UNIT), -EINVAL);
+    assert_int_equal(insert_unreserve(range), 0);
+    assert_int_equal(insert_unreserve(range), -EINVAL);
+    assert_int_equal(insert_unreserve(other), 0);
+    nothing_is_left();
+}
+
+static void test_without_the_driver(void **state)
+{
+    uint64_t range;
+
+    (void)state;
+    fake.absent = true;
+    assert_int_equal(insert_reserve(1, &range), -EAGAIN);
+    assert_int_equal(insert_unreserve(UNIT), -EAGAIN);
+    assert_int_equal(import_units(1), -EAGAIN);
+    assert_int_equal(insert_close(1), -EAGAIN);
+    assert_int_equal(insert_map(UNIT, 1), -EAGAIN);
+    assert_int_equal(insert_unmap(UNIT), -EAGAIN);
+    fake.absent = false;
+    fake.driver.cuMemSetAccess = NULL;
+    assert_int_equal(insert_reserve(1, &range), -ENOTSUP);
+    assert_int_equal(import_units(1), -ENOTSUP);
+}
+
+static void test_imports_that_are_refused(void **state)
+{
+    static const int errors[][2] = {
+        {-ECONNREFUSED, -EHOSTDOWN}, {-ECONNRESET, -EHOSTDOWN}, {-EPIPE, -EHOSTDOWN}, {-EPERM, -EPERM},
+        {-ETIMEDOUT, -ETIMEDOUT},    {-ENOENT, -ENOENT},        {-ENOSPC, -ENOSPC},   {-EPROTO, -EPROTO}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+        fake.rc = errors[i][0];
+        assert_int_equal(import_units(1), errors[i][1]);
+    }
+    fake.rc = 0;
+    fake.device = -1;
+    assert_int_equal(import_units(1), -ENODEV);
+    fake.device = 0;
+    fake.grant.offset = UNIT;
+    assert_int_equal(import_units(2), -ENOTSUP);
+    fake.grant.offset = 0;
+    fake.grant.how = IPC_NATIVE;
+    assert_int_equal(import_units(1), -ENOTSUP);
+    fake.grant.how = IPC_DESCRIPTOR;
+    refuse(CUDA_ERROR_INVALID_VALUE, 0, 1);
+    assert_int_equal(import_units(1), -EIO);
+    nothing_is_left();
+    assert_int_equal(import_units(1), 1); /* of these, none had a number */
+    assert_int_equal(insert_close(1), 0);
+}
+
+static void test_places(void **state)
+{
+    const uint64_t range = range_of(4), beside = range_of(2);
+    const int64_t two = import_units(2), one = import_units(1), large = import_units(5);
+
+    (void)state;
+    assert_int_equal(beside, range + 4 * UNIT);
+    assert_int_equal(insert_map(range - UNIT, two), -EINVAL);
+    assert_int_equal(insert_map(range + UNIT / 2, two), -EINVAL);
+    assert_int_equal(insert_map(range + 3 * UNIT, two), -EINVAL); /* not in one range */
+    assert_int_equal(insert_map(range, large), -EINVAL);
+    assert_int_equal(insert_map(UINT64_MAX / UNIT * UNIT, two), -EINVAL);
+    assert_int_equal(insert_map(range, large + 1), -EINVAL);
+    assert_int_equal(insert_map(range, 0), -EINVAL);
+    assert_int_equal(insert_map(range + 2 * UNIT, two), 0); /* at the end */
+    assert_int_equal(insert_map(range, two), -EBUSY);
+    assert_int_equal(insert_map(range + 2 * UNIT, one), -EBUSY);
+    assert_int_equal(insert_map(range + 3 * UNIT, one), -EBUSY);
+    assert_int_equal(insert_map(range + UNIT, one), 0); /* just before it */
+    assert_int_equal(insert_unmap(range + 3 * UNIT), -EINVAL);
+    assert_int_equal(insert_unmap(range), -EINVAL);
+    assert_int_equal(insert_unreserve(range), -EBUSY);
+    assert_int_equal(insert_unreserve(beside), 0);
+    assert_int_equal(insert_close(two), -EBUSY);
+    assert_int_equal(insert_unmap(range + 2 * UNIT), 0);
+    assert_int_equal(insert_unmap(range + 2 * UNIT), -EINVAL);
+    assert_int_equal(insert_unmap(range + UNIT), 0);
+    assert_int_equal(insert_map(range, two), 0);
+    assert_int_equal(insert_unmap(range), 0);
+    for (int64_t import = two; import <= large; import++)
+        assert_int_equal(insert_close(import), 0);
+    assert_int_equal(insert_close(one), -EINVAL);
+    assert_int_equal(insert_unreserve(range), 0);
+    nothing_is_left();
+}
+
+static void test_refused_calls(void **state)
+{
+    const uint64_t range = range_of(2);
+    const int64_t import = import_units(2);
+
+    (void)state;
+    for (unsigned int i = 0; i < 3; i++) {
+        static const CUresult results[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_ALREADY_MAPPED, CUDA_ERROR_UNKNOWN};
+        static const int errors[] = {-ENOMEM, -EBUSY, -EIO};
+
+        refuse(results[i], 0, 1);
+        assert_int_equal(insert_map(range, import), errors[i]);
+        assert_int_equal(insert_unmap(range), -EINVAL);
+    }
+    assert_int_equal(insert_map(range, import), 0);
+    fake.captures = true;
+    assert_int_equal(insert_unmap(range), -EBUSY);
+    fake.captures = false;
+    refuse(CUDA_ERROR_NOT_READY, 0, 1); /* a capture has begun */
+    assert_int_equal(insert_unmap(range), -EBUSY);
+    refuse(CUDA_ERROR_LAUNCH_FAILED, 0, 1);
+    assert_int_equal(insert_unmap(range), -EIO);
+    refuse(CUDA_ERROR_UNKNOWN, 1, 1);
+    assert_int_equal(insert_unmap(range), -EIO);
+    assert_int_equal(fake.maps[0].size, 2 * UNIT);
+    assert_int_equal(insert_close(import), -EBUSY);
+    assert_int_equal(insert_unmap(range), 0);
+    refuse(CUDA_ERROR_UNKNOWN, 0, 1); /* it is tried again */
+    assert_int_equal(insert_close(import), 0);
+    refuse(CUDA_ERROR_UNKNOWN, 0, 1);
+    assert_int_equal(insert_unreserve(range), -EIO);
+    assert_int_equal(insert_unreserve(range), -EINVAL);
+    assert_int_equal(fake.handles + fake.grants, 0);
+}
+
+static uint64_t at;
+static int64_t number;
+static unsigned int disturbed;
+
+/* Other threads want the import, its place and its range. */
+static void disturb(void)
+{
+    disturbed++;
+    assert_int_equal(insert_map(at, number), -EBUSY);
+    assert_int_equal(insert_map(at + UNIT, number), -EBUSY);
+    assert_int_equal(insert_map(at, number + 1), -EBUSY);
+    assert_int_equal(insert_unmap(at), -EBUSY);
+    assert_int_equal(insert_close(number), -EBUSY);
+    assert_int_equal(insert_unreserve(at), -EBUSY);
+}
+
+/* Of an import that is in no list. */
+static void disturb_others(void)
+{
+    uint64_t range;
+
+    disturbed++;
+    assert_int_equal(insert_reserve(1, &range), 0);
+    assert_int_equal(insert_unreserve(range), 0);
+    assert_int_equal(insert_close(99), -EINVAL);
+    assert_int_equal(insert_unmap(at), -EINVAL);
+}
+
+static void test_other_threads_meanwhile(void **state)
+{
+    (void)state;
+    at = range_of(3);
+    fake.during = disturb_others;
+    number = import_units(1);
+    assert_int_equal(import_units(1), number + 1);
+    fake.during = disturb;
+    assert_int_equal(insert_map(at, number), 0);
+    fake.during = disturb; /* while it waits for the device */
+    assert_int_equal(insert_unmap(at), 0);
+    fake.during = disturb_others;
+    assert_int_equal(insert_close(number), 0);
+    assert_int_equal(insert_close(number + 1), 0);
+    fake.during = disturb_others;
+    assert_int_equal(insert_unreserve(at), 0);
+    assert_int_equal(disturbed, 5);
+    nothing_is_left();
+}
+
+/* Random calls, compared with a list of what is where. */
+static void test_random(void **state)
+{
+    enum { IMPORTS = 6, UNITS = 8 };
+    uint64_t rng = env_number("CUPOOL_TEST_SEED", 11), range = range_of(UNITS);
+    int64_t imports[IMPORTS];
+    int place[IMPORTS];
+
+    (void)state;
+    for (int i = 0; i < IMPORTS; i++) {
+        imports[i] = import_units(1 + (unsigned int)i / 2);
+        place[i] = -1;
+    }
+    for (uint64_t op = env_number("CUPOOL_TEST_OPS", 20000); op; op--) {
+        const int i = (int)(next(&rng) % IMPORTS), to = (int)(next(&rng) % (UNITS + 1)), units = 1 + i / 2;
+        bool used = false;
+        int k = 0;
+
+        if (next(&rng) % 2) {
+            for (int j = 0; j < IMPORTS; j++)
+                used |= place[j] >= 0 && place[j] < to + units && to < place[j] + 1 + j / 2;
+            assert_int_equal(insert_map(range + (uint64_t)to * UNIT, imports[i]), to + units > UNITS      ? -EINVAL
+                                                                                  : used || place[i] >= 0 ? -EBUSY
+                                                                                                          : 0);
+            place[i] = to + units > UNITS || used || place[i] >= 0 ? place[i] : to;
+        } else {
+            while (k < IMPORTS && place[k] != to)
+                k++;
+            assert_int_equal(insert_unmap(range + (uint64_t)to * UNIT), k < IMPORTS ? 0 : -EINVAL);
+            if (k < IMPORTS)
+                place[k] = -1;
+        }
+    }
+    for (int i = 0; i < IMPORTS; i++) {
+        if (place[i] >= 0)
+            assert_int_equal(insert_unmap(range + (uint64_t)place[i] * UNIT), 0);
+        assert_int_equal(insert_close(imports[i]), 0);
+    }
+    assert_int_equal(insert_unreserve(range), 0);
+    nothing_is_left();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_imports_that_are_refused, start), /* the first, for the numbers */
+        cmocka_unit_test_setup(test_ranges, start),
+        cmocka_unit_test_setup(test_without_the_driver, start),
+        cmocka_unit_test_setup(test_places, start),
+        cmocka_unit_test_setup(test_refused_calls, start),
+        cmocka_unit_test_setup(test_other_threads_meanwhile, start),
+        cmocka_unit_test_setup(test_random, start),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
