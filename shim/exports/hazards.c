@@ -15,8 +15,10 @@
 #include "context/registry.h"
 #include "context/strict.h"
 #include "context/vmm_map.h"
+#include "context/wait_context.h"
 #include "pool.h"
 #include "real/real.h"
+#include "serve/serve.h"
 
 /* CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN of CUDA 13.5: the lowest byte of the id is the device. */
 #define LOCATION_TYPE_PART_OF_DEVICE 6
@@ -122,6 +124,12 @@ void hazard_stream_gone(CUstream stream)
 {
     if (conf_get()->free.number == FREE_AUTO)
         context_policy_each(policy_host_work_stream_gone, stream);
+}
+
+void hazard_memory_goes(const void *caller)
+{
+    if (conf_get()->free.number == FREE_AUTO && serve_watches(caller))
+        context_wait_frees(CONTEXT_ALL, /* others: */ false);
 }
 
 static bool is_alone(const struct real_driver *driver)
