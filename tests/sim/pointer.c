@@ -83,7 +83,8 @@ static CUresult answer(void *out, CUpointer_attribute attr, uint64_t ptr, struct
     }
 }
 
-/* Who asks, and of what; *ret_a is NULL for pageable memory. The error of a context is no reason not to answer. */
+/* The current device, and the memory at an address; *ret_a is NULL for pageable memory. The error of a context is no
+ * reason not to answer. */
 static CUresult asked(CUdeviceptr ptr, bool anywhere, struct sim_alloc **ret_a, int *ret_dev)
 {
     CUcontext ctx;
