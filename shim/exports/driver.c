@@ -100,8 +100,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
         return result;
     if (verdict != SERVE_FORWARD)
         return free_failed(verdict);
-    if (ptr)
-        hazard_memory_goes(CALLER); /* that of cuMemAllocAsync goes without a wait */
+    hazard_free(ptr, CALLER);
     return real_next(cuMemFree_v2)(ptr);
 }
 

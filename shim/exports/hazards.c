@@ -15,7 +15,6 @@
 #include "context/registry.h"
 #include "context/strict.h"
 #include "context/vmm_map.h"
-#include "context/wait_context.h"
 #include "pool.h"
 #include "real/real.h"
 #include "serve/serve.h"
@@ -128,8 +127,18 @@ void hazard_stream_gone(CUstream stream)
 
 void hazard_memory_goes(const void *caller)
 {
-    if (conf_get()->free.number == FREE_AUTO && serve_watches(caller))
-        context_wait_frees(CONTEXT_ALL, /* others: */ false);
+    if (serve_watches(caller))
+        policy_strict(POLICY_ALL, "memory that goes without a wait");
+}
+
+void hazard_free(CUdeviceptr addr, const void *caller)
+{
+    const struct real_driver *driver = policy_auto_driver();
+    CUmemoryPool pool = NULL;
+
+    if (addr && driver && driver->cuPointerGetAttribute &&
+        !driver->cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, addr) && pool)
+        hazard_memory_goes(caller);
 }
 
 static bool is_alone(const struct real_driver *driver)

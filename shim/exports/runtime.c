@@ -68,8 +68,7 @@ EXPORT cudaError_t cudaFree(void *ptr)
     }
     if (verdict != SERVE_FORWARD)
         return free_failed(verdict, CALLER);
-    if (ptr)
-        hazard_memory_goes(CALLER); /* that of cudaMallocAsync goes without a wait */
+    hazard_free((CUdeviceptr)ptr, CALLER);
     return real_runtime(cudaFree, CALLER)(ptr);
 }
 

@@ -14,7 +14,7 @@
 /* One default pool per device; the handle is the address of its slot. */
 static char pools[SIM_DEVICES_MAX];
 
-static CUmemoryPool pool_of(int dev)
+CUmemoryPool sim_pool_of(int dev)
 {
     return (CUmemoryPool)(void *)&pools[dev];
 }
@@ -32,7 +32,7 @@ static CUresult pool_get(CUmemoryPool *ret, CUdevice dev)
         return CUDA_ERROR_INVALID_VALUE;
     if (dev < 0 || dev >= sim_settings.devices)
         return CUDA_ERROR_INVALID_DEVICE;
-    *ret = pool_of(dev);
+    *ret = sim_pool_of(dev);
     return CUDA_SUCCESS;
 }
 

@@ -63,7 +63,7 @@ static CUresult answer(void *out, CUpointer_attribute attr, uint64_t ptr, struct
         PUT(unsigned, sim_vmm_reaches(a, dev) ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
                                               : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        PUT(CUmemoryPool, NULL);
+        PUT(CUmemoryPool, a->kind == SIM_MEM_ASYNC ? sim_pool_of(a->dev) : NULL);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: /* small allocations share one of 2 MiB */
         if (!is_device(a) && a->kind != SIM_MEM_HOST)
             return CUDA_ERROR_INVALID_VALUE;

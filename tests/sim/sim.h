@@ -141,6 +141,8 @@ unsigned long long sim_vmm_handle_types(const struct sim_alloc *a);
 bool sim_vmm_supported(void);
 /* vmm.c: may work of a device touch this memory? */
 bool sim_vmm_reaches(const struct sim_alloc *a, int dev);
+/* The memory pool that a device has by default; from any thread, no lock needed. */
+CUmemoryPool sim_pool_of(int dev);
 char *sim_memory_host(int dev, uint64_t addr);
 void sim_memory_punch(int dev, uint64_t addr, size_t n); /* make it zero again */
 /*

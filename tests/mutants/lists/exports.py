@@ -31,7 +31,7 @@ MUTANTS = [
     Mutant("cudaMalloc of NULL crashes", ["basic shared preloaded"], [
         ("switch (ptr ? serve_alloc(size, CALLER, &addr) : SERVE_FORWARD)", "switch (serve_alloc(size, CALLER, &addr))")]),
     Mutant("auto: stream-ordered memory is freed before an earlier free's wait is over", ["driver static preloaded / async_after_free"], [
-        ("if (ptr) hazard_memory_goes(CALLER); /* that of cuMemAllocAsync goes without a wait */", "")]),
+        ("addr) && pool) hazard_memory_goes(caller);", "addr) && pool) (void)caller;")]),
     Mutant("auto: memory is unmapped before an earlier free's wait is over", ["driver static preloaded / unmap_after_free"], [
         ("hazard_memory_goes(CALLER); direct_range_ends(ptr, size);", "direct_range_ends(ptr, size);")]),
     Mutant("auto: memory that is mapped for another device is not seen", ["auto_peer static auto"], [
