@@ -167,13 +167,11 @@ static struct import **import_find(int64_t number)
 /* Ask the exporter for the block of a ticket. */
 static int ask(const struct ipc_ticket *ticket, struct import *import, struct ipc_grant *ret_grant, int *ret_fd)
 {
-    int rc, cancel;
+    int rc;
 
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&exporters.lock);
     rc = ipc_peer_ask(&exporters.peers, ticket, ipc_peer_limit(), &import->peer, ret_grant, ret_fd);
     pthread_mutex_unlock(&exporters.lock);
-    pthread_setcancelstate(cancel, NULL);
     if (rc)
         log_write(LOG_WARN, "memory of process %d cannot be imported: %s", (int)ticket->pid, ipc_peer_reason(rc));
     return rc == -ECONNREFUSED || rc == -ECONNRESET || rc == -EPIPE ? -EHOSTDOWN : rc;
@@ -181,13 +179,9 @@ static int ask(const struct ipc_ticket *ticket, struct import *import, struct ip
 
 static void let_go(struct import *import)
 {
-    int cancel;
-
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&exporters.lock);
     ipc_peer_close(&exporters.peers, import->peer, &import->block, ipc_peer_limit());
     pthread_mutex_unlock(&exporters.lock);
-    pthread_setcancelstate(cancel, NULL);
     free(import);
 }
 

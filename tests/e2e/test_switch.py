@@ -11,7 +11,7 @@ import signal
 import time
 import unittest
 
-from e2e import MIB
+from e2e import MIB, SANITIZE
 from ipc_process import UNIT, Process, Server, Switch, is_ticket
 
 INVALID, BUSY, NOTSUP, NOENT, NOSYS = (-e for e in (errno.EINVAL, errno.EBUSY, errno.ENOTSUP, errno.ENOENT, errno.ENOSYS))
@@ -214,6 +214,37 @@ class Wrong(Switch):
             self.assertEqual(p("alloc 3000000"), 0)
             for command in ("export 0", "import 00", "unimport 1", "reserve 4096", "unreserve 0", "insert 0 0 1", "withdraw 0 0"):
                 self.assertEqual(p(command), NOSYS, command)
+
+    @unittest.skipIf("address" in SANITIZE, "the address sanitizer itself does not get over a cancelled thread")
+    def test_threads_that_are_cancelled(self) -> None:
+        """They return first from the call that they have made: the import would be nobody's, or be worked on for ever."""
+        a, b = self.two()
+        mine = a.alloc(UNIT, 1)
+        before = a("used")
+        rc, ticket = a.ask(f"cancelled export {mine}")
+        self.assertEqual((rc, ticket), ("0", a.ticket(mine)))
+        self.assertEqual(b.ask(f"cancelled reserve {UNIT}"), ["0", "0"])
+        self.assertEqual(b.ask(f"cancelled import {ticket}"), ["1", str(UNIT)])
+        self.assertEqual(b.ask("cancelled insert 0 0 1"), ["0"])
+        self.assertEqual(b("check 0 1"), 0)
+        self.assertEqual(b("busy 50"), 0)
+        for command in ("withdraw 0 0", "unimport 1", "unreserve 0"):
+            self.assertEqual(b.ask(f"cancelled {command}"), ["0"])
+            self.assertEqual(b(command), INVALID)
+        self.assertEqual(a(f"free {mine}"), 0)
+        self.wait_for(a, "used", before - UNIT)
+
+    def test_errno(self) -> None:
+        """No function changes it, whatever the system says."""
+        a, b, mine, import_, at = self.one_inserted()
+        ticket, second = a.ticket(mine), b.take(a.ticket(mine))
+        self.assertEqual(a(f"free {mine}"), 0)
+        self.assertEqual(b.not_taken(ticket), NOENT)
+        a.kill()
+        self.assertEqual(b(f"unimport {second}"), 0)
+        self.assertEqual((b(f"withdraw {at} 0"), b(f"unimport {import_}"), b(f"unreserve {at}")), (0, 0, 0))
+        self.assertEqual(b.not_taken(ticket), -errno.EHOSTDOWN)
+        self.assertEqual(b("changed"), 0)
 
     def test_another_user(self) -> None:
         if os.getuid():
