@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("ipc: full books are asked for ever", ["ipc_table"], [
+        ("rc = !full && !shared && !segment->size", "rc = !shared && !segment->size")]),
     Mutant("a thread that has pinned memory touched may be cancelled", ["cancelled / Cancelled.test_pinned_memory"], [
         ("sigset_t all, before; int cancel; pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);",
          "sigset_t all, before; int cancel; pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel);")]),
