@@ -11,7 +11,7 @@ import signal
 import time
 import unittest
 
-from e2e import MIB, SANITIZE
+from e2e import MIB, SANITIZE, TIMEOUT
 from ipc_process import UNIT, Process, Server, Switch, is_ticket
 
 INVALID, BUSY, NOTSUP, NOENT, NOSYS = (-e for e in (errno.EINVAL, errno.EBUSY, errno.ENOTSUP, errno.ENOENT, errno.ENOSYS))
@@ -280,6 +280,19 @@ class Beside(Switch):
             self.assertEqual((b("pause"), b("resume")), (0, 0))
             self.assertEqual((b(f"check {at} 1"), b(f"check {own} 5")), (0, 0))
         self.assertEqual((a("pause"), a("resume")), (0, BUSY))
+
+    def test_an_export_while_the_device_is_paused(self) -> None:
+        a, b = self.two()
+        mine = a.alloc(UNIT, 1)
+        self.assertEqual(a("pause"), 0)
+        limit = time.monotonic() + TIMEOUT
+        while a(f"check {mine} 1") == 0 and time.monotonic() < limit:  # its memory goes soon
+            time.sleep(0.001)
+        self.assertEqual(a(f"export {mine}"), BUSY)
+        self.assertEqual(a("resume"), 0)
+        at = b.reserve(UNIT)
+        self.assertEqual(b(f"insert {at} 0 {b.take(a.ticket(mine))}"), 0)
+        self.assertEqual(b(f"check {at} 1"), 0)
 
     def test_a_reset(self) -> None:
         """Of the importer: the memory stays. Of the exporter: too, and its block is not there for later imports."""
