@@ -292,8 +292,9 @@ static inline int cupool_export(const void *block, struct cupool_ticket *ret_tic
 /*
  * Take the memory of another process's block, and map it nowhere yet. Returns a number above 0 for the functions below,
  * which is never used again in this process; *ret_size (NULL: not wanted): the bytes that it takes in a range, the
- * block's rounded up to a multiple of 2 MiB. The memory is there until cupool_import_close(), also when the exporter
- * frees the block or ends. Waits for the exporter for CUPOOL_IPC milliseconds at most.
+ * block's rounded up to a multiple of 2 MiB, or more under CUPOOL_DEBUG=guard. The memory is there until
+ * cupool_import_close(), also when the exporter frees the block or ends. Waits for the exporter for CUPOOL_IPC
+ * milliseconds at most.
  *
  * -EINVAL: it is no ticket, or one of this process. -EHOSTDOWN: the exporter has ended. -ENOENT: it has freed the
  * block. -ETIMEDOUT: it has not answered. -EPERM: it is another user's. -ENOSPC: it has no room in its books. -ENODEV:

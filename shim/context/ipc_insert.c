@@ -201,6 +201,9 @@ static int take(const struct ipc_grant *grant, int fd, struct import *import)
     /* The driver maps memory from its beginning on alone. */
     if (grant->how != IPC_DESCRIPTOR || grant->offset || grant->segment_size % POOL_SEGMENT_UNIT)
         return no_use(-ENOTSUP, "it does not begin virtual memory");
+    /* A ticket of CUDA IPC. What cupool_export makes has less behind it: guard bytes, and the rest of their unit. */
+    if (grant->segment_size - grant->size > POOL_SEGMENT_UNIT)
+        return no_use(-ENOTSUP, "it shares virtual memory with other blocks");
     if (import->device < 0)
         return no_use(-ENODEV, "its device is not visible to this process");
     result = ipc_map_take(fd, &import->handle);

@@ -187,8 +187,21 @@ class Wrong(Switch):
             self.assertEqual(a(f"free {number}"), 0)
         numbers = [a.alloc(5 * MIB) for _ in range(4)]
         self.assertEqual([a(f"export {number}") for number in numbers], [NOTSUP] * 4)
+        for number in numbers:  # CUDA IPC's tickets of these: some begin a segment, with others behind them
+            self.assertEqual(b.not_taken(a.handle(number)), NOTSUP)
+        self.assertIn("it shares virtual memory with other blocks", b.err())
         for seed in range(4):
             b.take(a.ticket(a.alloc(5 * MIB, seed)), 6 * MIB)
+
+    def test_guard_bytes(self) -> None:
+        """They are behind the block, and their rounding makes what is imported larger."""
+        a, b = Server(self, CUPOOL_DEBUG="guard"), Server(self)
+        mine = a.alloc(UNIT, 1)
+        import_, at = b.take(a.ticket(mine), 2 * UNIT), b.reserve(2 * UNIT)
+        self.assertEqual(b(f"insert {at} 0 {import_}"), 0)
+        self.assertEqual(b(f"check {b(f'part {at} 0 {UNIT}')} 1"), 0)
+        self.assertEqual(a(f"free {mine}"), 0)
+        self.assertEqual(a.err(), "")
 
     def test_other_backends_and_settings(self) -> None:
         for env in ({"CUPOOL_BACKEND": "cuda"}, {"CUPOOL_IPC": "0"}, {"CUPOOL_HOOK": "runtime"}):

@@ -5,6 +5,10 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("switch: a segment with several blocks is imported", ["insert", "switch / Wrong.test_blocks_that_share_a_segment"], [
+        ("if (grant->segment_size - grant->size > POOL_SEGMENT_UNIT)", "if (false)")]),
+    Mutant("switch: a block with guard bytes is not imported", ["insert", "switch / Wrong.test_guard_bytes"], [
+        ("if (grant->segment_size - grant->size > POOL_SEGMENT_UNIT)", "if (grant->segment_size - grant->size >= POOL_SEGMENT_UNIT)")]),
     Mutant("ipc: full books are asked for ever", ["ipc_table"], [
         ("rc = !full && !shared && !segment->size", "rc = !shared && !segment->size")]),
     Mutant("a thread that has pinned memory touched may be cancelled", ["cancelled / Cancelled.test_pinned_memory"], [

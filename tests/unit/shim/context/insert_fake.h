@@ -43,6 +43,7 @@ static struct {
     unsigned int waits;   /* for the device, since the last unmapping */
     int rc;               /* of ipc_peer_ask */
     struct ipc_grant grant;
+    size_t behind; /* bytes of the segment behind the block */
     int device;
     struct {
         uint64_t at, size;
