@@ -280,7 +280,8 @@ static inline const char *cupool_pause_reason(void)
  * 0. -EINVAL: block is not the beginning of one. -ENOTSUP: its memory is not of CUPOOL_BACKEND=vmm, the block is
  * smaller than 2 MiB, or it shares its driver allocation with others (later blocks do not: allocate it again); or
  * there are no tickets in this process (CUPOOL_IPC=0, CUPOOL_HOOK=runtime, CUPOOL_REGISTER). -EBUSY: the
- * device pauses, or the block has been freed. -ENOMEM: too many blocks are exported. -EIO: the driver has refused.
+ * device pauses, or the block has been freed. -ENOMEM: too many blocks are exported. -EMFILE: the process has no
+ * descriptor left. -EIO: the driver has refused.
  */
 static inline int cupool_export(const void *block, struct cupool_ticket *ret_ticket)
 {
@@ -299,8 +300,9 @@ static inline int cupool_export(const void *block, struct cupool_ticket *ret_tic
  * -EINVAL: it is no ticket, or one of this process. -EHOSTDOWN: the exporter has ended. -ENOENT: it has freed the
  * block. -ETIMEDOUT: it has not answered. -EPERM: it is another user's. -ENOSPC: it has no room in its books. -ENODEV:
  * its device is not visible to this process. -ENOTSUP: the memory cannot be inserted (a ticket that cudaIpcGetMemHandle
- * made), or CUPOOL_IPC=0, or the driver has no virtual memory. -EAGAIN: CUDA is not initialised. -ENOMEM; -EIO: the
- * driver has refused.
+ * made), or CUPOOL_IPC=0, or the driver has no virtual memory. -EAGAIN: CUDA is not initialised. -EMFILE: this
+ * process has no descriptor left. -EPROTO: the exporter's cupool is of another version. -ENOMEM; -EIO: the driver has
+ * refused.
  */
 static inline int64_t cupool_import(const struct cupool_ticket *ticket, size_t *ret_size)
 {

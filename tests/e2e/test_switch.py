@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import time
 import unittest
@@ -245,6 +246,22 @@ class Wrong(Switch):
             self.assertEqual(b.ask(f"cancelled {command}"), ["0"])
             self.assertEqual(b(command), INVALID)
         self.assertEqual(a(f"free {mine}"), 0)
+        self.wait_for(a, "used", before - UNIT)
+
+    def test_without_descriptors(self) -> None:
+        """An importer that may have few more is told so, and the exporter's books stay exact."""
+        a, b = self.two()
+        mine, hard = a.alloc(UNIT, 1), resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        before, ticket = a("used"), a.ticket(mine)
+        errors = []
+        for limit in range(3, 200):
+            resource.prlimit(b.pid, resource.RLIMIT_NOFILE, (limit, hard))
+            if (rc := b.not_taken(ticket)) > 0:
+                break
+            errors.append(rc)
+        self.assertEqual(set(errors), {-errno.EMFILE})
+        self.assertNotIn("Protocol", b.err())
+        self.assertEqual((a(f"free {mine}"), b(f"unimport {rc}")), (0, 0))
         self.wait_for(a, "used", before - UNIT)
 
     def test_errno(self) -> None:
