@@ -355,8 +355,9 @@ static inline int cupool_insert(void *at, int64_t imported)
 
 /*
  * Unmap what has been inserted at this address. Unmapping itself does not wait, and work that uses the memory would
- * meet an illegal address; so the call first waits for all work of this process's contexts. Other threads launch
- * nothing that uses the memory from the call on. The import stays, and can be inserted again, anywhere.
+ * meet an illegal address; so the call first waits for the work of this process's contexts (of those of cuCtxCreate
+ * where memory was pooled, or which were current at a cupool_insert()). Other threads launch nothing that uses the
+ * memory from the call on. The import stays, and can be inserted again, anywhere.
  *
  * 0. -EINVAL: nothing was inserted at this address. -EBUSY: a stream captures, or another thread's call is working on
  * it. -EAGAIN, -EIO as above. After an error it is inserted as before.

@@ -341,6 +341,8 @@ static int unmap(const struct real_driver *driver, const struct import *import)
         return -EBUSY;
     context_current(driver);
     result = context_wait_all(WAIT_NO_LIMIT, &late);
+    if (!result)
+        result = context_wait_primaries();
     if (result == CUDA_ERROR_NOT_READY)
         return -EBUSY;
     if (!result)

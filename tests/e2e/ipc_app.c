@@ -17,6 +17,8 @@
  *   used               the bytes of the device that are in use
  *   fds                the number of open descriptors
  *   busy MS            work of so many milliseconds for the device
+ *   idle               the error of cudaStreamQuery of the default stream
+ *   device N           the error of cudaSetDevice
  *   reset              the error of cudaDeviceReset
  *   pause              cupool_pause in a thread of its own
  *   resume             the error of that, and of cupool_resume, as one number
@@ -339,6 +341,10 @@ static long number(const char *word, long a, long b)
         return descriptors();
     if (strcmp(word, "busy") == 0)
         return (long)cudaLaunchHostFunc(NULL, nap, (void *)(intptr_t)a);
+    if (strcmp(word, "idle") == 0)
+        return (long)cudaStreamQuery(NULL);
+    if (strcmp(word, "device") == 0)
+        return (long)cudaSetDevice((int)a);
     if (strcmp(word, "reset") == 0)
         return (long)cudaDeviceReset();
     if (strcmp(word, "pause") == 0)

@@ -104,6 +104,19 @@ class Models(Switch):
         self.assertEqual(b(f"withdraw {at} 0"), 0)
         self.assertGreater(time.monotonic() - start, 0.2)
 
+    def test_the_withdrawal_waits_for_another_device(self) -> None:
+        """One where the process has no memory, and which was not current at the insert."""
+        a, b = self.two()
+        self.assertEqual((a("device 1"), b("device 1")), (0, 0))
+        import_, at = b.take(a.ticket(a.alloc(UNIT, 1))), b.reserve(UNIT)
+        self.assertEqual(b("device 0"), 0)
+        self.assertEqual(b(f"insert {at} 0 {import_}"), 0)
+        self.assertEqual(b("device 1"), 0)
+        self.assertEqual(b(f"check {at} 1"), 0)
+        self.assertEqual((b("busy 500"), b("device 0")), (0, 0))
+        self.assertEqual(b(f"withdraw {at} 0"), 0)
+        self.assertEqual((b("device 1"), b("idle")), (0, 0))
+
     def test_at_a_time(self) -> None:
         a, b = self.two()
         import_, at = b.take(a.ticket(a.alloc(UNIT, 3))), b.reserve(UNIT)
