@@ -322,7 +322,7 @@ static inline int cupool_import_close(int64_t imported)
 /*
  * Reserve a range of addresses, size bytes rounded up to a multiple of 2 MiB, without memory: work that uses it meets
  * an illegal address until something is inserted there. It is the program's until cupool_unreserve(). 0; -EINVAL: a
- * size of 0; -ENOMEM; -ENOTSUP, -EAGAIN, -EIO as above.
+ * size of 0, or of more than 128 TiB; -ENOMEM; -ENOTSUP, -EAGAIN, -EIO as above.
  */
 static inline int cupool_reserve(size_t size, void **ret_range)
 {
