@@ -300,9 +300,9 @@ static inline int cupool_export(const void *block, struct cupool_ticket *ret_tic
  * -EINVAL: it is no ticket, or one of this process. -EHOSTDOWN: the exporter has ended. -ENOENT: it has freed the
  * block. -ETIMEDOUT: it has not answered. -EPERM: it is another user's. -ENOSPC: it has no room in its books. -ENODEV:
  * its device is not visible to this process. -ENOTSUP: the memory cannot be inserted (a ticket that cudaIpcGetMemHandle
- * made), or CUPOOL_IPC=0, or the driver has no virtual memory. -EAGAIN: CUDA is not initialised. -EMFILE: this
- * process has no descriptor left. -EPROTO: the exporter's cupool is of another version. -ENOMEM; -EIO: the driver has
- * refused.
+ * made), or CUPOOL_IPC=0, or the driver has no virtual memory. -EAGAIN: CUDA is not initialised, or does not answer
+ * here (in a host function of a stream, at exit). -EMFILE: this process has no descriptor left. -EPROTO: the exporter's
+ * cupool is of another version. -ENOMEM; -EIO: the driver has refused.
  */
 static inline int64_t cupool_import(const struct cupool_ticket *ticket, size_t *ret_size)
 {
