@@ -34,7 +34,7 @@ extern "C" {
 #endif
 
 /* The version of this header; cupool_version() returns that of the library. */
-#define CUPOOL_VERSION_NUMBER 300 /* 10000 * major + 100 * minor + patch */
+#define CUPOOL_VERSION_NUMBER 400 /* 10000 * major + 100 * minor + patch */
 
 #define CUPOOL_ALL_DEVICES (-1)
 

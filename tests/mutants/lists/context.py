@@ -342,8 +342,6 @@ MUTANTS = [
     Mutant("ipc: a wrong message is passed over", ["fuzz_ipc_random", "ipc / Messages.test_wrong_ones"], [
         ("if (n <= 0 || !ipc_request_read(raw, (size_t)n, &request)) { connection_lost(connection); return; }",
          "if (n <= 0) { connection_lost(connection); return; } if (!ipc_request_read(raw, (size_t)n, &request)) continue;")]),
-    Mutant("ipc: what a reset has ended answers for later memory", ["ipc_beside / Importer.test_memory_at_the_address_of_a_lost_block"], [
-        ("while (mapping && (!mapping->context || addr", "while (mapping && (addr"), ("(import->lost || addr", "(addr")]),
     Mutant("ipc: a ticket answers for the driver's handle", ["ipc_beside / Importer.test_a_handle_of_the_driver_and_a_ticket"], [
         ("if (mapping && !import && ipc_native_is_open(mapping->addr))", "if (false)")]),
     Mutant("ipc: what the driver has closed counts as open", ["ipc_beside / Importer.test_a_handle_of_the_driver_and_a_ticket"], [

@@ -27,6 +27,8 @@ MUTANTS = [
         ("/* may_wait: */ release == pool_free", "/* may_wait: */ true")]),
 
     # --- errors ---
+    Mutant("a thread without a context gets one beside a capture", ["capture_beside shared preloaded / beside_global_free"], [
+        ("return !had && !capture_active();", "return !had;")]),
     Mutant("cudaMalloc of 0 bytes is pooled", ["faults / Faults.test_without_faults"], [
         ("if (!size || process_is_passive())", "if (process_is_passive())")]),
     Mutant("what was freed before a capture is not asked for", ["oom static relaxed"], [
