@@ -5,6 +5,14 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("switch: a withdrawal waits where memory is pooled alone", ["switch / Models.test_the_withdrawal_waits_for_another_device"], [
+        ("if (!result) result = context_wait_primaries();", "")]),
+    Mutant("switch: a segment with several blocks is imported", ["insert", "switch / Wrong.test_blocks_that_share_a_segment"], [
+        ("if (grant->segment_size - grant->size > POOL_SEGMENT_UNIT)", "if (false)")]),
+    Mutant("switch: a block with guard bytes is not imported", ["insert", "switch / Wrong.test_guard_bytes"], [
+        ("if (grant->segment_size - grant->size > POOL_SEGMENT_UNIT)", "if (grant->segment_size - grant->size >= POOL_SEGMENT_UNIT)")]),
+    Mutant("ipc: full books are asked for ever", ["ipc_table"], [
+        ("rc = !full && !shared && !segment->size", "rc = !shared && !segment->size")]),
     Mutant("a thread that has pinned memory touched may be cancelled", ["cancelled / Cancelled.test_pinned_memory"], [
         ("sigset_t all, before; int cancel; pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);",
          "sigset_t all, before; int cancel; pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel);")]),

@@ -5,6 +5,10 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("switch: a thread that works on an import may be cancelled", ["switch / Wrong.test_threads_that_are_cancelled"], [
+        ("pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &call->cancel);", "call->cancel = PTHREAD_CANCEL_ENABLE;")]),
+    Mutant("switch: errno changes", ["switch / Wrong.test_errno"], [
+        ("errno = call->error;", "")]),
     Mutant("cuCtxDetach ends no context", ["teardown static preloaded", "rows driver"], [
         ("is_over = context && !did_nothing(result) && context_is_over(context, handle);", "is_over = false;")]),
     Mutant("each cuCtxDetach ends its context", ["teardown static preloaded"], [

@@ -54,6 +54,8 @@ MUTANTS = [
         ("if (!ipc_ticket_read(bytes, &ticket) || ipc_server_is(&ticket.station))", "if (!ipc_ticket_read(bytes, &ticket))")]),
     Mutant("switch: a block with others in its segment is exported", ["switch / Wrong.test_blocks_that_share_a_segment"], [
         ("block == segment && size >= POOL_SEGMENT_UNIT && length - size < POOL_SEGMENT_UNIT &&", "size >= POOL_SEGMENT_UNIT &&")]),
+    Mutant("switch: an export of paused memory asks the driver", ["switch / Beside.test_an_export_while_the_device_is_paused"], [
+        ("if (pool_is_suspended(pool)) /* the driver knows of no memory there */ return -EBUSY;", "")]),
     Mutant("switch: a small block is exported", ["switch / Wrong.test_blocks_that_are_not_exported"], [
         ("block == segment && size >= POOL_SEGMENT_UNIT &&", "block == segment &&")]),
     Mutant("switch: later blocks share segments, too", ["switch / Wrong.test_blocks_that_share_a_segment"], [
