@@ -34,7 +34,7 @@ extern "C" {
 #endif
 
 /* The version of this header; cupool_version() returns that of the library. */
-#define CUPOOL_VERSION_NUMBER 300 /* 10000 * major + 100 * minor + patch */
+#define CUPOOL_VERSION_NUMBER 400 /* 10000 * major + 100 * minor + patch */
 
 #define CUPOOL_ALL_DEVICES (-1)
 
@@ -280,7 +280,8 @@ static inline const char *cupool_pause_reason(void)
  * 0. -EINVAL: block is not the beginning of one. -ENOTSUP: its memory is not of CUPOOL_BACKEND=vmm, the block is
  * smaller than 2 MiB, or it shares its driver allocation with others (later blocks do not: allocate it again); or
  * there are no tickets in this process (CUPOOL_IPC=0, CUPOOL_HOOK=runtime, CUPOOL_REGISTER). -EBUSY: the
- * device pauses, or the block has been freed. -ENOMEM: too many blocks are exported. -EIO: the driver has refused.
+ * device pauses, or the block has been freed. -ENOMEM: too many blocks are exported. -EMFILE: the process has no
+ * descriptor left. -EIO: the driver has refused.
  */
 static inline int cupool_export(const void *block, struct cupool_ticket *ret_ticket)
 {
@@ -292,14 +293,16 @@ static inline int cupool_export(const void *block, struct cupool_ticket *ret_tic
 /*
  * Take the memory of another process's block, and map it nowhere yet. Returns a number above 0 for the functions below,
  * which is never used again in this process; *ret_size (NULL: not wanted): the bytes that it takes in a range, the
- * block's rounded up to a multiple of 2 MiB. The memory is there until cupool_import_close(), also when the exporter
- * frees the block or ends. Waits for the exporter for CUPOOL_IPC milliseconds at most.
+ * block's rounded up to a multiple of 2 MiB, or more under CUPOOL_DEBUG=guard. The memory is there until
+ * cupool_import_close(), also when the exporter frees the block or ends. Waits for the exporter for CUPOOL_IPC
+ * milliseconds at most.
  *
  * -EINVAL: it is no ticket, or one of this process. -EHOSTDOWN: the exporter has ended. -ENOENT: it has freed the
  * block. -ETIMEDOUT: it has not answered. -EPERM: it is another user's. -ENOSPC: it has no room in its books. -ENODEV:
  * its device is not visible to this process. -ENOTSUP: the memory cannot be inserted (a ticket that cudaIpcGetMemHandle
- * made), or CUPOOL_IPC=0, or the driver has no virtual memory. -EAGAIN: CUDA is not initialised. -ENOMEM; -EIO: the
- * driver has refused.
+ * made), or CUPOOL_IPC=0, or the driver has no virtual memory. -EAGAIN: CUDA is not initialised, or does not answer
+ * here (in a host function of a stream, at exit). -EMFILE: this process has no descriptor left. -EPROTO: the exporter's
+ * cupool is of another version. -ENOMEM; -EIO: the driver has refused.
  */
 static inline int64_t cupool_import(const struct cupool_ticket *ticket, size_t *ret_size)
 {
@@ -319,7 +322,7 @@ static inline int cupool_import_close(int64_t imported)
 /*
  * Reserve a range of addresses, size bytes rounded up to a multiple of 2 MiB, without memory: work that uses it meets
  * an illegal address until something is inserted there. It is the program's until cupool_unreserve(). 0; -EINVAL: a
- * size of 0; -ENOMEM; -ENOTSUP, -EAGAIN, -EIO as above.
+ * size of 0, or of more than 128 TiB; -ENOMEM; -ENOTSUP, -EAGAIN, -EIO as above.
  */
 static inline int cupool_reserve(size_t size, void **ret_range)
 {
@@ -352,8 +355,9 @@ static inline int cupool_insert(void *at, int64_t imported)
 
 /*
  * Unmap what has been inserted at this address. Unmapping itself does not wait, and work that uses the memory would
- * meet an illegal address; so the call first waits for all work of this process's contexts. Other threads launch
- * nothing that uses the memory from the call on. The import stays, and can be inserted again, anywhere.
+ * meet an illegal address; so the call first waits for the work of this process's contexts (of those of cuCtxCreate
+ * where memory was pooled, or which were current at a cupool_insert()). Other threads launch nothing that uses the
+ * memory from the call on. The import stays, and can be inserted again, anywhere.
  *
  * 0. -EINVAL: nothing was inserted at this address. -EBUSY: a stream captures, or another thread's call is working on
  * it. -EAGAIN, -EIO as above. After an error it is inserted as before.

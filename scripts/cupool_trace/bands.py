@@ -140,7 +140,7 @@ class Bands:
 
     @property
     def merged_note(self) -> Optional[str]:
-        """What the page leaves out of these; None: nothing."""
+        """The ranges that the page leaves out, in words; None: there are none."""
         notes = []
         if self._rest_count:
             notes.append(f"the {len(self._heap)} longest of {self.count} are exact, {count_of(self._rest_count, 'other')} "

@@ -255,5 +255,6 @@ ssize_t ipc_receive(const struct ipc_descriptor *connection, void *data, size_t 
     if (n < 0)
         return errno == EINTR ? -EAGAIN : -errno;
     *ret_fd = descriptor_of(&header);
-    return n;
+    /* One was sent, and this process may have no more. */
+    return *ret_fd < 0 && header.msg_flags & MSG_CTRUNC ? -EMFILE : n;
 }

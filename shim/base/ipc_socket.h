@@ -54,7 +54,8 @@ int ipc_send(const struct ipc_descriptor *connection, const void *data, size_t l
 /* As ipc_send without one, waiting for room. -ETIMEDOUT. */
 int ipc_send_by(const struct ipc_descriptor *connection, const void *data, size_t len, uint64_t limit);
 /* Receive a message of at most len bytes; *ret_fd: the descriptor that came with it, or -1. The message's length, which
- * is more than len if the message was longer; 0: the peer has ended the connection; -EAGAIN: none is there. */
+ * is more than len if the message was longer; 0: the peer has ended the connection; -EAGAIN: none is there;
+ * -EMFILE: a descriptor came with it, and this process may have no more. */
 ssize_t ipc_receive(const struct ipc_descriptor *connection, void *data, size_t len, int *ret_fd);
 /* Wait for a message or the end. -ETIMEDOUT. */
 int ipc_wait(const struct ipc_descriptor *connection, uint64_t limit);

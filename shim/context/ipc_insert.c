@@ -167,13 +167,11 @@ static struct import **import_find(int64_t number)
 /* Ask the exporter for the block of a ticket. */
 static int ask(const struct ipc_ticket *ticket, struct import *import, struct ipc_grant *ret_grant, int *ret_fd)
 {
-    int rc, cancel;
+    int rc;
 
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&exporters.lock);
     rc = ipc_peer_ask(&exporters.peers, ticket, ipc_peer_limit(), &import->peer, ret_grant, ret_fd);
     pthread_mutex_unlock(&exporters.lock);
-    pthread_setcancelstate(cancel, NULL);
     if (rc)
         log_write(LOG_WARN, "memory of process %d cannot be imported: %s", (int)ticket->pid, ipc_peer_reason(rc));
     return rc == -ECONNREFUSED || rc == -ECONNRESET || rc == -EPIPE ? -EHOSTDOWN : rc;
@@ -181,13 +179,9 @@ static int ask(const struct ipc_ticket *ticket, struct import *import, struct ip
 
 static void let_go(struct import *import)
 {
-    int cancel;
-
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&exporters.lock);
     ipc_peer_close(&exporters.peers, import->peer, &import->block, ipc_peer_limit());
     pthread_mutex_unlock(&exporters.lock);
-    pthread_setcancelstate(cancel, NULL);
     free(import);
 }
 
@@ -207,6 +201,9 @@ static int take(const struct ipc_grant *grant, int fd, struct import *import)
     /* The driver maps memory from its beginning on alone. */
     if (grant->how != IPC_DESCRIPTOR || grant->offset || grant->segment_size % POOL_SEGMENT_UNIT)
         return no_use(-ENOTSUP, "it does not begin virtual memory");
+    /* A ticket of CUDA IPC. What cupool_export makes has less behind it: guard bytes, and the rest of their unit. */
+    if (grant->segment_size - grant->size > POOL_SEGMENT_UNIT)
+        return no_use(-ENOTSUP, "it shares virtual memory with other blocks");
     if (import->device < 0)
         return no_use(-ENODEV, "its device is not visible to this process");
     result = ipc_map_take(fd, &import->handle);
@@ -344,6 +341,8 @@ static int unmap(const struct real_driver *driver, const struct import *import)
         return -EBUSY;
     context_current(driver);
     result = context_wait_all(WAIT_NO_LIMIT, &late);
+    if (!result)
+        result = context_wait_primaries();
     if (result == CUDA_ERROR_NOT_READY)
         return -EBUSY;
     if (!result)

@@ -12,7 +12,8 @@
  *
  * Threads: every function may be called from any thread that is in no call of the library's own. Two locks, private to
  * ipc_insert.c: a leaf for the books, and one that an import or close holds while it talks to the exporter. None is
- * held over a call of the driver. A call on an import that another thread's call is working on gets -EBUSY.
+ * held over a call of the driver. A call on an import that another thread's call is working on gets -EBUSY. Callers
+ * have disabled cancellation: an import that a cancelled thread worked on would be nobody's.
  *
  * Errors: negative errno values; the log has what the driver said.
  */

@@ -203,13 +203,15 @@ int ipc_table_add(const struct context *owner, uint64_t addr, size_t size, const
 {
     struct shared *shared = NULL;
     struct block *block;
+    bool full;
     int rc = 0;
 
     pthread_mutex_lock(&table.lock);
     block = block_at(addr);
+    full = atomic_load(&ipc_table_blocks) >= IPC_BLOCKS_MAX;
     if (block && block->parked)
         rc = -EBUSY;
-    if (block || atomic_load(&ipc_table_blocks) >= IPC_BLOCKS_MAX) {
+    if (block || full) {
         if (segment->fd >= 0)
             file_drop(segment->fd);
     } else {
@@ -219,7 +221,7 @@ int ipc_table_add(const struct context *owner, uint64_t addr, size_t size, const
     if (block)
         *ret_block = block->name;
     else
-        rc = !shared && !segment->size ? -EAGAIN : -ENOMEM;
+        rc = !full && !shared && !segment->size ? -EAGAIN : -ENOMEM;
     pthread_mutex_unlock(&table.lock);
     return rc;
 }

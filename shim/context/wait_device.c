@@ -60,6 +60,64 @@ CUresult context_wait_all(uint64_t limit, bool *ret_late)
     return result;
 }
 
+/* True if context_wait_all waits for the device's primary context. */
+static bool primary_is_known(int device)
+{
+    struct context *context;
+    bool known = false;
+
+    for (unsigned int i = 0; !known && (context = context_next_decided(&i, device)); context_unpin(context))
+        known = context->primary;
+    return known;
+}
+
+static bool primary_is_active(const struct real_driver *driver, int device)
+{
+    unsigned int flags;
+    int active = 0;
+
+    return driver->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+/* The caller has counted itself in `probing`, so that a call which ends the context waits for our reference to go. */
+static CUresult primary_wait(const struct real_driver *driver, int device)
+{
+    CUcontext primary, ignored;
+    CUresult result;
+
+    if (!primary_is_active(driver, device))
+        return CUDA_SUCCESS;
+    result = driver->cuDevicePrimaryCtxRetain(&primary, device);
+    if (result)
+        return result;
+    result = driver->cuCtxPushCurrent_v2(primary);
+    if (!result) {
+        result = driver->cuCtxSynchronize();
+        driver->cuCtxPopCurrent_v2(&ignored);
+    }
+    driver->cuDevicePrimaryCtxRelease_v2(device);
+    return result && primary_is_active(driver, device) ? result : CUDA_SUCCESS; /* a reset ends the work, too */
+}
+
+CUresult context_wait_primaries(void)
+{
+    const struct real_driver *driver = real_driver_get();
+    CUresult result = CUDA_SUCCESS;
+    int count = 0;
+
+    if (!driver || !driver->cuDevicePrimaryCtxGetState || !driver->cuDevicePrimaryCtxRetain ||
+        !driver->cuDevicePrimaryCtxRelease_v2 || driver->cuDeviceGetCount(&count))
+        return CUDA_SUCCESS;
+    for (int device = 0; !result && device < count && device < DEVICES_MAX; device++) {
+        if (primary_is_known(device))
+            continue;
+        atomic_fetch_add(&contexts.probing[device], 1);
+        result = primary_wait(driver, device);
+        atomic_fetch_sub(&contexts.probing[device], 1);
+    }
+    return result;
+}
+
 /* True if our context's queue does not order work in the context with this handle. A green context's work it does
  * order: a green context is part of a context of the device. */
 static bool is_foreign(const struct context *context, CUcontext handle)

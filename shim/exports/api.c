@@ -9,6 +9,7 @@
 #include "cupool.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -213,59 +214,103 @@ EXPORT const char *cupool_lib_pause_reason(void)
 
 _Static_assert(sizeof(struct cupool_ticket) == IPC_HANDLE_BYTES, "it is also a handle of CUDA IPC");
 
+/* A call that asks the system and the driver for something. A thread of the program that is to be cancelled returns
+ * first, since an import that it works on would be BUSY for ever, and errno stays. */
+struct call {
+    int error, cancel;
+};
+
+static void call_begin(struct call *call)
+{
+    call->error = errno;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &call->cancel);
+}
+
+static int64_t call_end(const struct call *call, int64_t rc)
+{
+    pthread_setcancelstate(call->cancel, NULL);
+    errno = call->error;
+    return rc;
+}
+
 EXPORT int cupool_lib_export(const void *block, struct cupool_ticket *ret_ticket)
 {
+    struct call call;
+
     if (!process_serves())
         return -ENOSYS;
-    return ret_ticket ? serve_ipc_export((uintptr_t)block, ret_ticket) : -EINVAL;
+    call_begin(&call);
+    return (int)call_end(&call, ret_ticket ? serve_ipc_export((uintptr_t)block, ret_ticket) : -EINVAL);
 }
 
 EXPORT int64_t cupool_lib_import(const struct cupool_ticket *ticket, size_t *ret_size)
 {
-    size_t size;
+    struct call call;
     int64_t import;
+    size_t size;
 
     if (!process_serves())
         return -ENOSYS;
-    if (!ticket)
-        return -EINVAL;
-    import = serve_ipc_import(ticket, &size);
+    call_begin(&call);
+    import = ticket ? serve_ipc_import(ticket, &size) : -EINVAL;
     if (import > 0 && ret_size)
         *ret_size = size;
-    return import;
+    return call_end(&call, import);
 }
 
 EXPORT int cupool_lib_import_close(int64_t import)
 {
-    return process_serves() ? insert_close(import) : -ENOSYS;
+    struct call call;
+
+    if (!process_serves())
+        return -ENOSYS;
+    call_begin(&call);
+    return (int)call_end(&call, insert_close(import));
 }
 
 EXPORT int cupool_lib_reserve(size_t size, void **ret_range)
 {
+    struct call call;
     uint64_t range;
     int rc;
 
     if (!process_serves())
         return -ENOSYS;
+    call_begin(&call);
     rc = ret_range ? insert_reserve(size, &range) : -EINVAL;
     if (!rc)
         *ret_range = (void *)(uintptr_t)range; /* NOLINT: an address */
-    return rc;
+    return (int)call_end(&call, rc);
 }
 
 EXPORT int cupool_lib_unreserve(void *range)
 {
-    return process_serves() ? insert_unreserve((uintptr_t)range) : -ENOSYS;
+    struct call call;
+
+    if (!process_serves())
+        return -ENOSYS;
+    call_begin(&call);
+    return (int)call_end(&call, insert_unreserve((uintptr_t)range));
 }
 
 EXPORT int cupool_lib_insert(void *at, int64_t import)
 {
-    return process_serves() ? insert_map((uintptr_t)at, import) : -ENOSYS;
+    struct call call;
+
+    if (!process_serves())
+        return -ENOSYS;
+    call_begin(&call);
+    return (int)call_end(&call, insert_map((uintptr_t)at, import));
 }
 
 EXPORT int cupool_lib_withdraw(void *at)
 {
-    return process_serves() ? insert_unmap((uintptr_t)at) : -ENOSYS;
+    struct call call;
+
+    if (!process_serves())
+        return -ENOSYS;
+    call_begin(&call);
+    return (int)call_end(&call, insert_unmap((uintptr_t)at));
 }
 
 EXPORT int cupool_lib_window_register(void *comm, const void *ptr, size_t size, void **ret_window)

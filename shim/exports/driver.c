@@ -12,6 +12,7 @@
 #include "context/limits.h"
 #include "context/wait_context.h"
 #include "exports/export.h"
+#include "exports/hazards.h"
 #include "exports/memory.h"
 #include "exports/retry.h"
 #include "nccl/direct.h"
@@ -97,7 +98,10 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
         return CUDA_SUCCESS;
     if (verdict == SERVE_FORWARD && direct_free(ptr, /* waits: */ true, &result))
         return result;
-    return verdict == SERVE_FORWARD ? real_next(cuMemFree_v2)(ptr) : free_failed(verdict);
+    if (verdict != SERVE_FORWARD)
+        return free_failed(verdict);
+    hazard_free(ptr, CALLER);
+    return real_next(cuMemFree_v2)(ptr);
 }
 
 /* While its stream captures, such a call fails; the driver returns the error. */

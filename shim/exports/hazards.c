@@ -17,6 +17,7 @@
 #include "context/vmm_map.h"
 #include "pool.h"
 #include "real/real.h"
+#include "serve/serve.h"
 
 /* CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN of CUDA 13.5: the lowest byte of the id is the device. */
 #define LOCATION_TYPE_PART_OF_DEVICE 6
@@ -122,6 +123,22 @@ void hazard_stream_gone(CUstream stream)
 {
     if (conf_get()->free.number == FREE_AUTO)
         context_policy_each(policy_host_work_stream_gone, stream);
+}
+
+void hazard_memory_goes(const void *caller)
+{
+    if (serve_watches(caller))
+        policy_strict(POLICY_ALL, "memory that goes without a wait");
+}
+
+void hazard_free(CUdeviceptr addr, const void *caller)
+{
+    const struct real_driver *driver = policy_auto_driver();
+    CUmemoryPool pool = NULL;
+
+    if (addr && driver && driver->cuPointerGetAttribute &&
+        !driver->cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, addr) && pool)
+        hazard_memory_goes(caller);
 }
 
 static bool is_alone(const struct real_driver *driver)

@@ -11,6 +11,7 @@
 #include "context/capture_gate.h"
 #include "context/context_end.h"
 #include "exports/export.h"
+#include "exports/hazards.h"
 #include "exports/memory.h"
 #include "real/real.h"
 #include "report/oom.h"
@@ -65,7 +66,10 @@ EXPORT cudaError_t cudaFree(void *ptr)
             BYPASS(real_runtime(cudaFree, CALLER)(NULL));
         return cudaSuccess;
     }
-    return verdict == SERVE_FORWARD ? real_runtime(cudaFree, CALLER)(ptr) : free_failed(verdict, CALLER);
+    if (verdict != SERVE_FORWARD)
+        return free_failed(verdict, CALLER);
+    hazard_free((CUdeviceptr)ptr, CALLER);
+    return real_runtime(cudaFree, CALLER)(ptr);
 }
 
 /* on: the handle that stream stands for in this form of the function, symbol. */

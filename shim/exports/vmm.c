@@ -292,6 +292,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 
     if (cache && vmm_cache_unmap(cache, vmm_kept_thread(), ptr, size, vmm_kept_serves(), now_ns()))
         return CUDA_SUCCESS;
+    hazard_memory_goes(CALLER);
     direct_range_ends(ptr, size);
     call = pin_begin();
     result = real_next(cuMemUnmap)(ptr, size);

@@ -53,6 +53,8 @@ static int block_export(struct pool *pool, uint64_t base, size_t size, uint64_t 
     size_t length;
     int rc;
 
+    if (pool_is_suspended(pool)) /* the driver knows of no memory there */
+        return -EBUSY;
     if (!ipc_table_has_segment(segment)) {
         if (pool_segment_find(base, &start, &length) || ipc_map_describe(context, start, length, &as))
             return -EIO;

@@ -52,6 +52,41 @@ static int beside_global(void)
     return cap_fini(&c);
 }
 
+struct free_call {
+    void *p;
+    int result, last;
+};
+
+static int free_first(void *arg)
+{
+    struct free_call *call = (struct free_call *)arg;
+
+    call->result = (int)cudaFree(call->p); /* its first call, which gives the thread a context */
+    call->last = (int)cudaGetLastError();
+    return 0;
+}
+
+/* A thread that has no context yet, and frees. */
+static int beside_global_free(void)
+{
+    struct free_call call = {.p = NULL};
+    struct bt_thread t;
+    struct cap c;
+
+    TRY(cap_init(&c));
+    OK(cudaMalloc(&call.p, N));
+    OK(cudaDeviceSynchronize());
+    TRY(cap_begin(&c, cudaStreamCaptureModeGlobal));
+    TRY(bt_thread_start(&t, free_first, &call));
+    TRY(bt_thread_join(&t));
+    EXPECT(call.last, call.result);
+    EXPECT(call.result, bt_preloaded() ? 0 : cudaErrorStreamCaptureUnsupported);
+    TRY(call.result ? cap_end_dead(&c) : cap_end(&c));
+    if (call.result)
+        OK(cudaFree(call.p));
+    return cap_fini(&c);
+}
+
 struct beside {
     volatile int stop;
 };
@@ -190,6 +225,7 @@ static int beside_waiting_free(void)
 static const struct bt_test tests[] = {
     BT_TEST(beside_thread_local),
     BT_TEST(beside_global),
+    BT_TEST(beside_global_free),
     BT_TEST(under_load),
     BT_TEST(by_new_threads),
     BT_TEST(beside_waiting_free), /* last: it makes the device strict */

@@ -315,11 +315,90 @@ static int many(void)
     return 0;
 }
 
+/*
+ * Memory goes without a wait, after a free that natively has waited for the work on it. The work is none of the host's,
+ * which that free would wait for.
+ */
+static int goes_after_free(int (*take)(void **ret, cudaStream_t s), int (*give)(void *p))
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *p, *victim;
+    int (*kernel)(void *, const int *, unsigned int) =
+        driver ? (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel") : NULL;
+    cudaStream_t s;
+
+    if (!kernel)
+        SKIP("only the simulated GPU has such work");
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    OK(cudaMalloc(&victim, 1000));
+    TRY(take(&p, s));
+    OK(cudaDeviceSynchronize());
+    OK(kernel(s, NULL, 50000));
+    OK(cudaMemsetAsync(p, 1, 2 * BT_MIB, s));
+    OK(cudaFree(victim));
+    TRY(give(p));
+    OK(cudaStreamSynchronize(s));
+    OK(cudaStreamDestroy(s));
+    return 0;
+}
+
+static int take_async(void **ret, cudaStream_t s)
+{
+    OK(cudaMallocAsync(ret, 2 * BT_MIB, s));
+    return 0;
+}
+
+static int give_async(void *p)
+{
+    OK(cudaFree(p));
+    return 0;
+}
+
+static int give_async_driver(void *p)
+{
+    OK(cuMemFree(dptr(p)));
+    return 0;
+}
+
+static int take_mapped(void **ret, cudaStream_t s)
+{
+    const CUmemAllocationProp what = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    const CUmemAccessDesc access = {.location = what.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr p;
+
+    OK(cuMemCreate(&handle, 2 * BT_MIB, &what, 0));
+    OK(cuMemAddressReserve(&p, 2 * BT_MIB, 0, 0, 0));
+    OK(cuMemMap(p, 2 * BT_MIB, 0, handle, 0));
+    OK(cuMemRelease(handle));
+    OK(cuMemSetAccess(p, 2 * BT_MIB, &access, 1));
+    *ret = ptr(p);
+    return 0;
+}
+
+static int give_mapped(void *p)
+{
+    OK(cuMemUnmap(dptr(p), 2 * BT_MIB));
+    OK(cuMemAddressFree(dptr(p), 2 * BT_MIB));
+    return 0;
+}
+
+static int async_after_free(void)
+{
+    TRY(goes_after_free(take_async, give_async));
+    return goes_after_free(take_async, give_async_driver);
+}
+
+static int unmap_after_free(void)
+{
+    return goes_after_free(take_mapped, give_mapped);
+}
+
 static const struct bt_test tests[] = {
-    BT_TEST(arguments),      BT_TEST(address_range), BT_TEST(attributes),      BT_TEST(freed_address),
-    BT_TEST(mixed),          BT_TEST(lookup_linked), BT_TEST(lookup_by_dlsym), BT_TEST(lookup_of_lookup),
-    BT_TEST(lookup_runtime), BT_TEST(lookup_status), BT_TEST(dlsym_direct),    BT_TEST(dlsym_others),
-    BT_TEST(many),           {.name = NULL}};
+    BT_TEST(arguments),      BT_TEST(address_range),    BT_TEST(attributes),       BT_TEST(freed_address),
+    BT_TEST(mixed),          BT_TEST(lookup_linked),    BT_TEST(lookup_by_dlsym),  BT_TEST(lookup_of_lookup),
+    BT_TEST(lookup_runtime), BT_TEST(lookup_status),    BT_TEST(dlsym_direct),     BT_TEST(dlsym_others),
+    BT_TEST(many),           BT_TEST(async_after_free), BT_TEST(unmap_after_free), {.name = NULL}};
 
 int main(int argc, char **argv)
 {

@@ -27,26 +27,33 @@ static int upload(void *p, size_t n, unsigned seed)
     return 0;
 }
 
-/* Another device copies from the memory, without access by peers and with it, and writes to it. 0, 3 (wrong bytes), 4.
- */
+/* The current device copies from the memory to q and back; peer: by the call that names both devices. 0, 3 (wrong
+ * bytes), 4. */
+static int copied(void *q, const void *p, size_t n, const unsigned char *want, unsigned char *got, bool peer)
+{
+    memset(got, 0, n);
+    if (cudaMemset(q, 0, n) || (peer ? cudaMemcpyPeer(q, 1, p, 0, n) : cudaMemcpy(q, p, n, cudaMemcpyDeviceToDevice)) ||
+        cudaMemcpy(got, q, n, cudaMemcpyDeviceToHost))
+        return 4;
+    return memcmp(got, want, n) ? 3 : 0;
+}
+
+/* Another device copies from the memory, without access by peers and with it, and writes to it. It does so for the
+ * first time when nothing has asked cupool for memory there. 0, 3 (wrong bytes), 4. */
 static int other_device(void *p, size_t n, const unsigned char *want, unsigned char *got)
 {
-    int devices = 0, can = 0, rc = 0;
-    void *q = NULL;
+    int devices = 0, can = 0, rc;
+    void *first = NULL, *q = NULL;
 
     if (cudaGetDeviceCount(&devices) || devices < 2 || cudaDeviceCanAccessPeer(&can, 1, 0) || !can)
         return 0;
-    if (cudaSetDevice(1) || cudaMalloc(&q, n))
+    if (cudaSetDevice(1) || cudaMallocAsync(&first, n, NULL))
         return 4;
-    for (int i = 0; !rc && i < 3; i++) {
-        memset(got, 0, n);
-        if ((i == 1 && cudaDeviceEnablePeerAccess(0, 0)) || cudaMemset(q, 0, n) ||
-            (i < 2 ? cudaMemcpy(q, p, n, cudaMemcpyDeviceToDevice) : cudaMemcpyPeer(q, 1, p, 0, n)) ||
-            cudaMemcpy(got, q, n, cudaMemcpyDeviceToHost))
-            rc = 4;
-        else if (memcmp(got, want, n))
-            rc = 3;
-    }
+    rc = copied(first, p, n, want, got, false);
+    if (cudaFreeAsync(first, NULL) || cudaMalloc(&q, n))
+        return 4;
+    for (int i = 0; !rc && i < 3; i++)
+        rc = i == 1 && cudaDeviceEnablePeerAccess(0, 0) ? 4 : copied(q, p, n, want, got, i == 2);
     if (!rc && (cudaMemset(p, got[0], 1) || cudaDeviceSynchronize()))
         rc = 4;
     if (cudaFree(q) || cudaSetDevice(0))

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * waits.c - calls that natively return at once beside another thread's cudaFree, which natively waits: the device works
- * until this thread, after its call, lets it end, so a call that waits for that work never returns. And one that
- * natively waits for this thread's own work.
+ * waits.c - calls beside another thread's cudaFree, which natively waits: the device works until this thread, after its
+ * call, lets it end, so a call that waits for that work never returns. cudaMemGetInfo returns at once, natively too. A
+ * request natively waits with the cudaFree (probe: busy.stalled), and does not where that has returned. And a request
+ * that natively waits for this thread's own work.
  *
  * On real GPUs such work would take a kernel; there the program skips itself.
  */
@@ -87,7 +88,7 @@ static int memory_info(void)
     return 0;
 }
 
-/* Natively refused at once: the memory is still in use. */
+/* Refused at once: the memory is still in use. */
 static int refused_request(void)
 {
     struct bt_thread thread;
@@ -95,6 +96,8 @@ static int refused_request(void)
     void *ballast, *p = NULL;
     cudaError_t error;
 
+    if (!bt_preloaded())
+        SKIP("natively a request waits for another thread's cudaFree");
     OK(cudaMemGetInfo(&avail, &total));
     rest = 256 * BT_MIB;
     OK(cudaMalloc(&ballast, avail / (2 * BT_MIB) * (2 * BT_MIB) - rest));
@@ -109,12 +112,14 @@ static int refused_request(void)
     return 0;
 }
 
-/* A request that natively the driver serves; with CUPOOL_FILL too, whose fill the device does later. */
+/* A request that the driver serves; with CUPOOL_FILL too, whose fill the device does later. */
 static int served_request(void)
 {
     struct bt_thread thread;
     void *p;
 
+    if (!bt_preloaded())
+        SKIP("natively a request waits for another thread's cudaFree");
     TRY(begin(&thread, 64 * BT_MIB, 120 * BT_MIB));
     OK(cudaMalloc(&p, 40 * BT_MIB));
     TRY(end(&thread));

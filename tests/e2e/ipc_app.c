@@ -17,6 +17,8 @@
  *   used               the bytes of the device that are in use
  *   fds                the number of open descriptors
  *   busy MS            work of so many milliseconds for the device
+ *   idle               the error of cudaStreamQuery of the default stream
+ *   device N           the error of cudaSetDevice
  *   reset              the error of cudaDeviceReset
  *   pause              cupool_pause in a thread of its own
  *   resume             the error of that, and of cupool_resume, as one number
@@ -33,19 +35,21 @@
  *   race I ROUNDS NUMBER
  *                      four threads insert this import into range I and withdraw it, so many times each: what is wrong
  *   capture I          the error of cupool_withdraw at block I while a stream captures; above 1000: of CUDA
- *   closefrom FD [TO]  close every descriptor from FD on, to TO alone
- *   taken FD           close every descriptor from FD on, let a socket of ours have 40 of these numbers, and send this
- *                      process SIGUSR1: the bytes that come out at the socket's other end, which nobody sends
- *   fork               a child that does nothing until this process's stdin ends; its number
- *   exit               end without closing anything
- *   exec               become a program that does nothing until its stdin ends
+ *   cancelled COMMAND  a command, by a thread with a pending cancellation; "inside" if it is cancelled before it
+ * answers changed            how many calls of cupool.h, of those above, have changed errno closefrom FD [TO]  close
+ * every descriptor from FD on, to TO alone taken FD           close every descriptor from FD on, let a socket of ours
+ * have 40 of these numbers, and send this process SIGUSR1: the bytes that come out at the socket's other end, which
+ * nobody sends fork               a child that does nothing until this process's stdin ends; its number exit end
+ * without closing anything exec               become a program that does nothing until its stdin ends
  *
  * It ends with stdin.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,6 +69,17 @@ static struct {
     size_t size;
 } blocks[BLOCKS_MAX];
 static int n;
+
+/* Calls that have changed errno. */
+static int changed;
+#define ERRNO_BEFORE 4242
+
+static long errno_look(long rc)
+{
+    changed += errno != ERRNO_BEFORE;
+    return rc;
+}
+#define LOOK(call) (errno = ERRNO_BEFORE, errno_look(call))
 
 static void nap(void *ms)
 {
@@ -140,7 +155,7 @@ static void handle_open(const char *hex, size_t size)
 static void ticket_print(int i, size_t offset)
 {
     struct cupool_ticket ticket;
-    const int rc = cupool_export((char *)blocks[i].p + offset, &ticket);
+    const int rc = (int)LOOK(cupool_export((char *)blocks[i].p + offset, &ticket));
 
     hex_print(rc, ticket.bytes, sizeof(ticket.bytes));
 }
@@ -154,13 +169,13 @@ static void ticket_import(const char *hex)
 
     for (size_t k = 0; k < sizeof(ticket) && sscanf(hex + 2 * k, "%2x", &byte) == 1; k++)
         ticket.bytes[k] = (unsigned char)byte;
-    rc = cupool_import(&ticket, &size);
+    rc = LOOK(cupool_import(&ticket, &size));
     printf("%ld %zu\n", rc, size);
 }
 
 static void reserve(size_t size)
 {
-    const int rc = cupool_reserve(size, &blocks[n].p);
+    const int rc = (int)LOOK(cupool_reserve(size, &blocks[n].p));
 
     blocks[n].size = size;
     printf("%d %d\n", rc, rc ? -1 : n);
@@ -326,6 +341,10 @@ static long number(const char *word, long a, long b)
         return descriptors();
     if (strcmp(word, "busy") == 0)
         return (long)cudaLaunchHostFunc(NULL, nap, (void *)(intptr_t)a);
+    if (strcmp(word, "idle") == 0)
+        return (long)cudaStreamQuery(NULL);
+    if (strcmp(word, "device") == 0)
+        return (long)cudaSetDevice((int)a);
     if (strcmp(word, "reset") == 0)
         return (long)cudaDeviceReset();
     if (strcmp(word, "pause") == 0)
@@ -333,13 +352,15 @@ static long number(const char *word, long a, long b)
     if (strcmp(word, "resume") == 0)
         return pause_end();
     if (strcmp(word, "unimport") == 0)
-        return cupool_import_close(a);
+        return LOOK(cupool_import_close(a));
     if (strcmp(word, "unreserve") == 0)
-        return cupool_unreserve(blocks[a].p);
+        return LOOK(cupool_unreserve(blocks[a].p));
     if (strcmp(word, "withdraw") == 0)
-        return cupool_withdraw(at((int)a, b));
+        return LOOK(cupool_withdraw(at((int)a, b)));
     if (strcmp(word, "capture") == 0)
         return withdraw_in_a_capture((int)a);
+    if (strcmp(word, "changed") == 0)
+        return changed;
     if (strcmp(word, "closefrom") == 0)
         return syscall(SYS_close_range, (unsigned int)a, b ? (unsigned int)b : ~0u, 0u);
     if (strcmp(word, "taken") == 0)
@@ -353,46 +374,83 @@ static long number(const char *word, long a, long b)
     return -1;
 }
 
+/* Carry out a line, and answer it with one. The caller flushes stdout. */
+static void command(const char *line)
+{
+    char word[32], text[256];
+    long a = 0, b = 0, c = 0;
+
+    text[0] = '\0';
+    if (sscanf(line, "%31s %255s %ld %ld", word, text, &b, &c) < 1)
+        return;
+    a = strtol(text, NULL, 10);
+    if (strcmp(word, "alloc") == 0) {
+        const int rc = (int)cudaMalloc(&blocks[n].p, (size_t)a);
+
+        blocks[n].size = (size_t)a;
+        printf("%d %d\n", rc, rc ? -1 : n);
+        n += rc == 0;
+    } else if (strcmp(word, "handle") == 0) {
+        handle_print((int)a, (size_t)b);
+    } else if (strcmp(word, "open") == 0) {
+        handle_open(text, (size_t)b);
+    } else if (strcmp(word, "range") == 0) {
+        range_print((int)a, (size_t)b);
+    } else if (strcmp(word, "export") == 0) {
+        ticket_print((int)a, (size_t)b);
+    } else if (strcmp(word, "import") == 0) {
+        ticket_import(text);
+    } else if (strcmp(word, "reserve") == 0) {
+        reserve((size_t)a);
+    } else if (strcmp(word, "part") == 0) {
+        printf("%d\n", part((int)a, (size_t)b, (size_t)c));
+    } else if (strcmp(word, "race") == 0) {
+        printf("%ld\n", race_all((int)a, b, c));
+    } else if (strcmp(word, "insert") == 0) {
+        printf("%ld\n", LOOK(cupool_insert(at((int)a, b), c)));
+    } else {
+        printf("%ld\n", number(word, a, b));
+    }
+}
+
+static bool got_behind;
+
+static void *cancelled_run(void *line)
+{
+    int before;
+
+    if (cudaFree(NULL)) /* the thread has a context */
+        return NULL;
+    pthread_cancel(pthread_self());
+    command(line);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    got_behind = true;
+    return NULL;
+}
+
+/* Nothing is written before the end, since that would be a cancellation point. */
+static void cancelled(char *line)
+{
+    pthread_t thread;
+
+    got_behind = false;
+    if (pthread_create(&thread, NULL, cancelled_run, line) || pthread_join(thread, NULL))
+        return;
+    if (!got_behind)
+        printf("inside\n");
+}
+
 int main(void)
 {
-    char line[512], word[32], text[256];
+    char line[512];
 
     if (cudaFree(NULL))
         return 3;
     while (fgets(line, sizeof(line), stdin)) {
-        long a = 0, b = 0, c = 0;
-
-        text[0] = '\0';
-        if (sscanf(line, "%31s %255s %ld %ld", word, text, &b, &c) < 1)
-            continue;
-        a = strtol(text, NULL, 10);
-        if (strcmp(word, "alloc") == 0) {
-            const int rc = (int)cudaMalloc(&blocks[n].p, (size_t)a);
-
-            blocks[n].size = (size_t)a;
-            printf("%d %d\n", rc, rc ? -1 : n);
-            n += rc == 0;
-        } else if (strcmp(word, "handle") == 0) {
-            handle_print((int)a, (size_t)b);
-        } else if (strcmp(word, "open") == 0) {
-            handle_open(text, (size_t)b);
-        } else if (strcmp(word, "range") == 0) {
-            range_print((int)a, (size_t)b);
-        } else if (strcmp(word, "export") == 0) {
-            ticket_print((int)a, (size_t)b);
-        } else if (strcmp(word, "import") == 0) {
-            ticket_import(text);
-        } else if (strcmp(word, "reserve") == 0) {
-            reserve((size_t)a);
-        } else if (strcmp(word, "part") == 0) {
-            printf("%d\n", part((int)a, (size_t)b, (size_t)c));
-        } else if (strcmp(word, "race") == 0) {
-            printf("%ld\n", race_all((int)a, b, c));
-        } else if (strcmp(word, "insert") == 0) {
-            printf("%d\n", cupool_insert(at((int)a, b), c));
-        } else {
-            printf("%ld\n", number(word, a, b));
-        }
+        if (strncmp(line, "cancelled ", 10) == 0)
+            cancelled(line + 10);
+        else
+            command(line);
         fflush(stdout);
     }
     return 0;

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import time
 import unittest
 
-from e2e import MIB
+from e2e import MIB, SANITIZE, TIMEOUT
 from ipc_process import UNIT, Process, Server, Switch, is_ticket
 
 INVALID, BUSY, NOTSUP, NOENT, NOSYS = (-e for e in (errno.EINVAL, errno.EBUSY, errno.ENOTSUP, errno.ENOENT, errno.ENOSYS))
@@ -103,6 +104,19 @@ class Models(Switch):
         self.assertEqual(b(f"withdraw {at} 0"), 0)
         self.assertGreater(time.monotonic() - start, 0.2)
 
+    def test_the_withdrawal_waits_for_another_device(self) -> None:
+        """One where the process has no memory, and which was not current at the insert."""
+        a, b = self.two()
+        self.assertEqual((a("device 1"), b("device 1")), (0, 0))
+        import_, at = b.take(a.ticket(a.alloc(UNIT, 1))), b.reserve(UNIT)
+        self.assertEqual(b("device 0"), 0)
+        self.assertEqual(b(f"insert {at} 0 {import_}"), 0)
+        self.assertEqual(b("device 1"), 0)
+        self.assertEqual(b(f"check {at} 1"), 0)
+        self.assertEqual((b("busy 500"), b("device 0")), (0, 0))
+        self.assertEqual(b(f"withdraw {at} 0"), 0)
+        self.assertEqual((b("device 1"), b("idle")), (0, 0))
+
     def test_at_a_time(self) -> None:
         a, b = self.two()
         import_, at = b.take(a.ticket(a.alloc(UNIT, 3))), b.reserve(UNIT)
@@ -187,8 +201,21 @@ class Wrong(Switch):
             self.assertEqual(a(f"free {number}"), 0)
         numbers = [a.alloc(5 * MIB) for _ in range(4)]
         self.assertEqual([a(f"export {number}") for number in numbers], [NOTSUP] * 4)
+        for number in numbers:  # CUDA IPC's tickets of these: some begin a segment, with others behind them
+            self.assertEqual(b.not_taken(a.handle(number)), NOTSUP)
+        self.assertIn("it shares virtual memory with other blocks", b.err())
         for seed in range(4):
             b.take(a.ticket(a.alloc(5 * MIB, seed)), 6 * MIB)
+
+    def test_guard_bytes(self) -> None:
+        """They are behind the block, and their rounding makes what is imported larger."""
+        a, b = Server(self, CUPOOL_DEBUG="guard"), Server(self)
+        mine = a.alloc(UNIT, 1)
+        import_, at = b.take(a.ticket(mine), 2 * UNIT), b.reserve(2 * UNIT)
+        self.assertEqual(b(f"insert {at} 0 {import_}"), 0)
+        self.assertEqual(b(f"check {b(f'part {at} 0 {UNIT}')} 1"), 0)
+        self.assertEqual(a(f"free {mine}"), 0)
+        self.assertEqual(a.err(), "")
 
     def test_other_backends_and_settings(self) -> None:
         for env in ({"CUPOOL_BACKEND": "cuda"}, {"CUPOOL_IPC": "0"}, {"CUPOOL_HOOK": "runtime"}):
@@ -214,6 +241,53 @@ class Wrong(Switch):
             self.assertEqual(p("alloc 3000000"), 0)
             for command in ("export 0", "import 00", "unimport 1", "reserve 4096", "unreserve 0", "insert 0 0 1", "withdraw 0 0"):
                 self.assertEqual(p(command), NOSYS, command)
+
+    @unittest.skipIf("address" in SANITIZE, "the address sanitizer itself does not get over a cancelled thread")
+    def test_threads_that_are_cancelled(self) -> None:
+        """They return first from the call that they have made: the import would be nobody's, or be worked on for ever."""
+        a, b = self.two()
+        mine = a.alloc(UNIT, 1)
+        before = a("used")
+        rc, ticket = a.ask(f"cancelled export {mine}")
+        self.assertEqual((rc, ticket), ("0", a.ticket(mine)))
+        self.assertEqual(b.ask(f"cancelled reserve {UNIT}"), ["0", "0"])
+        self.assertEqual(b.ask(f"cancelled import {ticket}"), ["1", str(UNIT)])
+        self.assertEqual(b.ask("cancelled insert 0 0 1"), ["0"])
+        self.assertEqual(b("check 0 1"), 0)
+        self.assertEqual(b("busy 50"), 0)
+        for command in ("withdraw 0 0", "unimport 1", "unreserve 0"):
+            self.assertEqual(b.ask(f"cancelled {command}"), ["0"])
+            self.assertEqual(b(command), INVALID)
+        self.assertEqual(a(f"free {mine}"), 0)
+        self.wait_for(a, "used", before - UNIT)
+
+    def test_without_descriptors(self) -> None:
+        """An importer that may have few more is told so, and the exporter's books stay exact."""
+        a, b = self.two()
+        mine, hard = a.alloc(UNIT, 1), resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        before, ticket = a("used"), a.ticket(mine)
+        errors = []
+        for limit in range(3, 200):
+            resource.prlimit(b.pid, resource.RLIMIT_NOFILE, (limit, hard))
+            if (rc := b.not_taken(ticket)) > 0:
+                break
+            errors.append(rc)
+        self.assertEqual(set(errors), {-errno.EMFILE})
+        self.assertNotIn("Protocol", b.err())
+        self.assertEqual((a(f"free {mine}"), b(f"unimport {rc}")), (0, 0))
+        self.wait_for(a, "used", before - UNIT)
+
+    def test_errno(self) -> None:
+        """No function changes it, whatever the system says."""
+        a, b, mine, import_, at = self.one_inserted()
+        ticket, second = a.ticket(mine), b.take(a.ticket(mine))
+        self.assertEqual(a(f"free {mine}"), 0)
+        self.assertEqual(b.not_taken(ticket), NOENT)
+        a.kill()
+        self.assertEqual(b(f"unimport {second}"), 0)
+        self.assertEqual((b(f"withdraw {at} 0"), b(f"unimport {import_}"), b(f"unreserve {at}")), (0, 0, 0))
+        self.assertEqual(b.not_taken(ticket), -errno.EHOSTDOWN)
+        self.assertEqual(b("changed"), 0)
 
     def test_another_user(self) -> None:
         if os.getuid():
@@ -249,6 +323,19 @@ class Beside(Switch):
             self.assertEqual((b("pause"), b("resume")), (0, 0))
             self.assertEqual((b(f"check {at} 1"), b(f"check {own} 5")), (0, 0))
         self.assertEqual((a("pause"), a("resume")), (0, BUSY))
+
+    def test_an_export_while_the_device_is_paused(self) -> None:
+        a, b = self.two()
+        mine = a.alloc(UNIT, 1)
+        self.assertEqual(a("pause"), 0)
+        limit = time.monotonic() + TIMEOUT
+        while a(f"check {mine} 1") == 0 and time.monotonic() < limit:  # its memory goes soon
+            time.sleep(0.001)
+        self.assertEqual(a(f"export {mine}"), BUSY)
+        self.assertEqual(a("resume"), 0)
+        at = b.reserve(UNIT)
+        self.assertEqual(b(f"insert {at} 0 {b.take(a.ticket(mine))}"), 0)
+        self.assertEqual(b(f"check {at} 1"), 0)
 
     def test_a_reset(self) -> None:
         """Of the importer: the memory stays. Of the exporter: too, and its block is not there for later imports."""

@@ -14,7 +14,7 @@
 /* One default pool per device; the handle is the address of its slot. */
 static char pools[SIM_DEVICES_MAX];
 
-static CUmemoryPool pool_of(int dev)
+CUmemoryPool sim_pool_of(int dev)
 {
     return (CUmemoryPool)(void *)&pools[dev];
 }
@@ -32,7 +32,7 @@ static CUresult pool_get(CUmemoryPool *ret, CUdevice dev)
         return CUDA_ERROR_INVALID_VALUE;
     if (dev < 0 || dev >= sim_settings.devices)
         return CUDA_ERROR_INVALID_DEVICE;
-    *ret = pool_of(dev);
+    *ret = sim_pool_of(dev);
     return CUDA_SUCCESS;
 }
 
@@ -69,6 +69,8 @@ static CUresult get(CUdeviceptr *ptr, size_t size, CUstream handle, bool pt, int
         r = CUDA_ERROR_NOT_SUPPORTED; /* natively a memory node */
     if (r == CUDA_SUCCESS && s->legacy)
         r = sim_capture_implicit(s->ctx);
+    if (r == CUDA_SUCCESS)
+        r = sim_capture_unsafe();
     if (r == CUDA_SUCCESS && dev >= 0 && dev != s->ctx->dev)
         r = CUDA_ERROR_NOT_SUPPORTED;
     if (r == CUDA_SUCCESS)
@@ -92,6 +94,8 @@ static CUresult give_back(CUdeviceptr ptr, CUstream handle, bool pt)
     if (r == CUDA_SUCCESS &&
         (s->cap || !a || a->addr != ptr || a->freeing || (a->kind != SIM_MEM_ASYNC && a->kind != SIM_MEM_DEVICE)))
         r = CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        r = sim_capture_unsafe();
     if (r == CUDA_SUCCESS) {
         a->freeing = true;
         r = sim_submit(s, &w, false);

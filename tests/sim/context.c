@@ -18,12 +18,16 @@
 static struct CUctx_st primaries[SIM_DEVICES_MAX];
 static CUcontext created;
 static uint64_t ids;
-static __thread CUcontext stack[STACK_MAX];
+static bool lost[SIM_DEVICES_MAX]; /* a context ended that had an error: the process gets none there any more */
+static __thread struct {
+    CUcontext ctx;
+    bool gone; /* it had been destroyed before it was made current */
+} stack[STACK_MAX];
 static __thread int depth; /* number of entries; the last one is current and may be NULL */
 
 static CUcontext current(void)
 {
-    return depth ? stack[depth - 1] : NULL;
+    return depth ? stack[depth - 1].ctx : NULL;
 }
 
 static bool alive(CUcontext ctx)
@@ -43,7 +47,7 @@ CUresult sim_ctx_check(CUcontext ctx)
 CUresult sim_current(CUcontext *ret)
 {
     CUcontext ctx = current();
-    CUresult r = sim_ctx_check(ctx);
+    CUresult r = depth && stack[depth - 1].gone ? CUDA_ERROR_INVALID_CONTEXT : sim_ctx_check(ctx);
 
     /* An object made in a green context belongs to the primary one. */
     *ret = ctx && ctx->green && r == CUDA_SUCCESS ? &primaries[ctx->dev] : ctx;
@@ -79,6 +83,7 @@ static void stopped_wait(CUcontext ctx)
 static void ctx_stop(CUcontext ctx)
 {
     ctx->stopping = true;
+    lost[ctx->dev] = lost[ctx->dev] || ctx->error;
     sim_streams_kill(ctx);
     sim_ctx_stall(ctx);
     while (ctx->allocs)
@@ -105,7 +110,7 @@ CUcontext sim_ctx_new(int dev, unsigned flags)
 void sim_ctx_end(CUcontext ctx)
 {
     ctx_stop(ctx);
-    ctx->magic = 0;
+    ctx->magic = SIM_MAGIC_ENDED;
 }
 
 CUcontext sim_primary_take(int dev)
@@ -142,9 +147,12 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     if (dev_check(dev))
         return dev_check(dev);
     sim_lock();
-    *pctx = sim_primary_take(dev);
+    stopped_wait(&primaries[dev]);
+    CUresult r = lost[dev] ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        *pctx = sim_primary_take(dev);
     sim_unlock();
-    return CUDA_SUCCESS;
+    return r;
 }
 
 static CUresult primary_release(CUdevice dev)
@@ -212,7 +220,8 @@ static CUresult push(CUcontext ctx)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (depth == STACK_MAX)
         return CUDA_ERROR_OPERATING_SYSTEM;
-    stack[depth++] = ctx;
+    stack[depth].ctx = ctx;
+    stack[depth++].gone = false;
     return CUDA_SUCCESS;
 }
 
@@ -223,8 +232,10 @@ static CUresult create(CUcontext *pctx, unsigned flags, CUdevice dev)
     if (dev_check(dev))
         return dev_check(dev);
     sim_lock();
-    CUcontext ctx = sim_ctx_new(dev, flags);
+    CUcontext ctx = lost[dev] ? NULL : sim_ctx_new(dev, flags);
     sim_unlock();
+    if (!ctx)
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
     *pctx = ctx;
     return push(ctx);
 }
@@ -294,7 +305,7 @@ static CUresult pop(CUcontext *pctx)
 {
     if (depth == 0)
         return CUDA_ERROR_INVALID_CONTEXT;
-    CUcontext ctx = stack[--depth];
+    CUcontext ctx = stack[--depth].ctx;
     if (pctx)
         *pctx = ctx;
     return CUDA_SUCCESS;
@@ -306,20 +317,20 @@ SIM_CALL(cuCtxPopCurrent_v2, (CUcontext * pctx), pop(pctx))
 CUresult cuCtxSetCurrent(CUcontext ctx)
 {
     SIM_ENTER(cuCtxSetCurrent);
-    if (ctx) {
-        sim_lock();
-        bool ok = ctx->magic == SIM_MAGIC_CTX;
-        sim_unlock();
-        if (!ok)
-            return CUDA_ERROR_INVALID_CONTEXT;
-    } else {
+    if (!ctx) {
         if (depth)
             depth--;
         return CUDA_SUCCESS;
     }
+    sim_lock();
+    uint32_t magic = ctx->magic;
+    sim_unlock();
+    if (magic != SIM_MAGIC_CTX && magic != SIM_MAGIC_ENDED)
+        return CUDA_ERROR_INVALID_CONTEXT;
     if (depth == 0)
         depth = 1;
-    stack[depth - 1] = ctx;
+    stack[depth - 1].ctx = ctx;
+    stack[depth - 1].gone = magic == SIM_MAGIC_ENDED;
     return CUDA_SUCCESS;
 }
 

@@ -7,7 +7,7 @@
  *
  * Locking: each function takes sim_lock() itself.
  */
-#include "sim.h"
+#include "adversary.h"
 
 #include <string.h>
 
@@ -41,6 +41,19 @@ static void *stage(const struct sim_side *src, size_t width, size_t height, size
     return staged;
 }
 
+/*
+ * The other device's context that a copy names: to that it belongs as to its stream's. NULL: none. CUDA promises it of
+ * copies that the host waits for, so with the adversary only these do.
+ */
+static CUcontext other_context(CUcontext own, const struct sim_side *side, bool sync)
+{
+    CUcontext ctx = side->must == SIM_OF_CONTEXT ? side->ctx : NULL;
+
+    if (!ctx || (adversary_on() && !sync) || ctx->dev == own->dev || sim_ctx_check(ctx) != CUDA_SUCCESS)
+        return NULL;
+    return ctx->green ? sim_primary(ctx->dev) : ctx;
+}
+
 CUresult sim_copy(struct sim_side dst, struct sim_side src, size_t width, size_t height, size_t depth, CUstream handle,
                   bool pt, bool sync)
 {
@@ -55,8 +68,6 @@ CUresult sim_copy(struct sim_side dst, struct sim_side src, size_t width, size_t
     CUresult r = sim_stream_resolve(handle, pt, &s);
     if (r == CUDA_SUCCESS && sync && !s->cap)
         r = s->legacy ? sim_capture_implicit(s->ctx) : CUDA_SUCCESS;
-    if (r == CUDA_SUCCESS && sync)
-        r = sim_capture_unsafe();
     if (r == CUDA_SUCCESS)
         r = side_check(&dst, side_bytes(&dst, width, height, depth));
     if (r == CUDA_SUCCESS)
@@ -73,6 +84,9 @@ CUresult sim_copy(struct sim_side dst, struct sim_side src, size_t width, size_t
     if (r == CUDA_SUCCESS)
         r = sim_work_check(&w, dst.must == SIM_OF_CONTEXT ? -1 : s->ctx->dev);
     if (r == CUDA_SUCCESS) {
+        w.copy.also = other_context(s->ctx, &src, sync);
+        if (!w.copy.also)
+            w.copy.also = other_context(s->ctx, &dst, sync);
         if (pageable(src.addr) && !s->cap && !sync)
             w.copy.staged = stage(&src, width, height, depth);
         r = sim_submit(s, &w, sync || (pageable(dst.addr) && !s->cap));
@@ -84,7 +98,15 @@ CUresult sim_copy(struct sim_side dst, struct sim_side src, size_t width, size_t
 static CUresult copy1(uint64_t dst, enum sim_must dmust, uint64_t src, enum sim_must smust, size_t n, CUstream s,
                       bool pt, bool sync)
 {
-    return sim_copy((struct sim_side){dst, n, n, dmust}, (struct sim_side){src, n, n, smust}, n, 1, 1, s, pt, sync);
+    return sim_copy((struct sim_side){dst, n, n, dmust, NULL}, (struct sim_side){src, n, n, smust, NULL}, n, 1, 1, s,
+                    pt, sync);
+}
+
+static CUresult copy1_peer(uint64_t dst, CUcontext dctx, uint64_t src, CUcontext sctx, size_t n, CUstream s, bool pt,
+                           bool sync)
+{
+    return sim_copy((struct sim_side){dst, n, n, SIM_OF_CONTEXT, dctx},
+                    (struct sim_side){src, n, n, SIM_OF_CONTEXT, sctx}, n, 1, 1, s, pt, sync);
 }
 
 #define P(x) ((uint64_t)(uintptr_t)(x))
@@ -94,10 +116,10 @@ SIM_PAIR(cuMemcpy, cuMemcpy_ptds, (CUdeviceptr dst, CUdeviceptr src, size_t n),
 SIM_PAIR(cuMemcpyAsync, cuMemcpyAsync_ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s),
          copy1(dst, SIM_ANY, src, SIM_ANY, n, s, pt, false))
 SIM_PAIR(cuMemcpyPeer, cuMemcpyPeer_ptds, (CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontext sctx, size_t n),
-         copy1(dst, SIM_OF_CONTEXT, src, SIM_OF_CONTEXT, n, NULL, pt, true))
+         copy1_peer(dst, dctx, src, sctx, n, NULL, pt, true))
 SIM_PAIR(cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz,
          (CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontext sctx, size_t n, CUstream s),
-         copy1(dst, SIM_OF_CONTEXT, src, SIM_OF_CONTEXT, n, s, pt, false))
+         copy1_peer(dst, dctx, src, sctx, n, s, pt, false))
 SIM_PAIR(cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds, (CUdeviceptr dst, const void *src, size_t n),
          copy1(dst, SIM_ON_DEVICE, P(src), SIM_ON_HOST, n, NULL, pt, true))
 SIM_PAIR(cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds, (void *dst, CUdeviceptr src, size_t n),
@@ -117,6 +139,7 @@ static bool side_of(CUmemorytype type, const void *host, CUdeviceptr dev, size_t
 {
     ret->pitch = pitch ? pitch : width;
     ret->slice = ret->pitch * rows;
+    ret->ctx = NULL;
     ret->must = type == CU_MEMORYTYPE_DEVICE ? SIM_ON_DEVICE : SIM_ANY;
     ret->addr = (type == CU_MEMORYTYPE_HOST ? P(host) : dev) + z * ret->slice + y * ret->pitch + x;
     return type != CU_MEMORYTYPE_ARRAY;
@@ -171,6 +194,8 @@ static CUresult copy3_peer(const CUDA_MEMCPY3D_PEER *p, CUstream s, bool pt, boo
     CUresult r = sim_copy_of(&c, &dst, &src);
     if (dst.must == SIM_ON_DEVICE && src.must == SIM_ON_DEVICE)
         dst.must = src.must = SIM_OF_CONTEXT;
+    dst.ctx = p->dstContext;
+    src.ctx = p->srcContext;
     return r == CUDA_SUCCESS ? sim_copy(dst, src, c.WidthInBytes, c.Height, c.Depth, s, pt, sync) : r;
 }
 
@@ -219,7 +244,7 @@ static struct sim_side operand_of(const CUmemcpy3DOperand *o, const CUextent3D *
     const size_t pitch = o->op.ptr.rowLength ? o->op.ptr.rowLength : e->width;
 
     return (struct sim_side){o->op.ptr.ptr, pitch, pitch * (o->op.ptr.layerHeight ? o->op.ptr.layerHeight : e->height),
-                             SIM_ANY};
+                             SIM_ANY, NULL};
 }
 
 static CUresult copy3_batch(const CUDA_MEMCPY3D_BATCH_OP *ops, size_t count, unsigned long long flags, CUstream s,

@@ -183,6 +183,8 @@ CUresult cuCtxRecordEvent(CUcontext ctx, CUevent event)
     if (r == CUDA_SUCCESS && (!event_ok(event) || event->ctx != ctx))
         r = CUDA_ERROR_INVALID_HANDLE;
     if (r == CUDA_SUCCESS)
+        r = sim_ctx_stalled(ctx);
+    if (r == CUDA_SUCCESS)
         r = sim_capture_sync(ctx);
     if (r == CUDA_SUCCESS) {
         sim_point_drop(&event->point);

@@ -71,72 +71,10 @@ uint64_t sim_now(void)
 
 /* ---- conditions ---- */
 
-static bool done_all(CUcontext ctx, uint64_t seq)
+/* Has everything come that work of this context waits for? */
+static bool op_clear(const struct sim_op *op, CUcontext ctx)
 {
-    return !ctx->all.head || ctx->all.head->seq > seq;
-}
-
-static bool done_blk(CUcontext ctx, uint64_t seq)
-{
-    return !ctx->blk.head || ctx->blk.head->seq > seq;
-}
-
-bool sim_point_done(const struct sim_point *p)
-{
-    return (!p->rec || p->rec->done) && (!p->ctx || done_all(p->ctx, p->seq));
-}
-
-void sim_point_take(struct sim_point *p)
-{
-    if (p->rec)
-        p->rec->refs++;
-}
-
-void sim_point_drop(struct sim_point *p)
-{
-    if (p->rec && --p->rec->refs == 0)
-        free(p->rec);
-    memset(p, 0, sizeof(*p));
-}
-
-static void barrier_drop(struct sim_barrier *b)
-{
-    while (b && --b->refs == 0) {
-        struct sim_barrier *prev = b->prev;
-        sim_point_drop(&b->point);
-        free(b);
-        b = prev;
-    }
-}
-
-static bool barrier_done(struct sim_barrier *b)
-{
-    for (; b; b = b->prev) {
-        if (!sim_point_done(&b->point))
-            return false;
-    }
-    return true;
-}
-
-void sim_ctx_fence(CUcontext ctx, const struct sim_point *p)
-{
-    if (sim_point_done(p))
-        return;
-    if (!p->rec && p->ctx == ctx) { /* the usual case: numbers of our own */
-        if (p->seq > ctx->fence)
-            ctx->fence = p->seq;
-        return;
-    }
-    struct sim_barrier *b = calloc(1, sizeof(*b));
-    b->refs = 1;
-    b->point = *p;
-    sim_point_take(&b->point);
-    if (ctx->barrier && barrier_done(ctx->barrier)) {
-        barrier_drop(ctx->barrier);
-        ctx->barrier = NULL;
-    }
-    b->prev = ctx->barrier;
-    ctx->barrier = b;
+    return (!op->fence || sim_done_all(ctx, op->fence)) && (!op->barrier || sim_barrier_done(op->barrier));
 }
 
 static bool op_runnable(const struct sim_op *op)
@@ -146,13 +84,11 @@ static bool op_runnable(const struct sim_op *op)
 
     if (ctx->error)
         return true; /* a dead context drains */
-    if (op->fence && !done_all(ctx, op->fence))
+    if (!op_clear(op, ctx) || (op->twin && !op_clear(op->twin, op->work.copy.also)))
         return false;
     if (s->blocking && ctx->legacy.done < op->legacy)
         return false;
-    if (s->legacy && !done_blk(ctx, op->seq - 1))
-        return false;
-    if (op->barrier && !barrier_done(op->barrier))
+    if (s->legacy && !sim_done_blk(ctx, op->seq - 1))
         return false;
     return op->work.kind != SIM_WAIT || sim_point_done(&op->work.wait);
 }
@@ -206,7 +142,7 @@ static void stream_ready(CUstream s)
 
 static bool waiter_met(const struct sim_waiter *w)
 {
-    return (!w->ctx || (done_all(w->ctx, w->all) && done_blk(w->ctx, w->blk))) &&
+    return (!w->ctx || (sim_done_all(w->ctx, w->all) && sim_done_blk(w->ctx, w->blk))) &&
            (!w->stream || w->stream->done >= w->seq) && (!w->point || sim_point_done(w->point));
 }
 
@@ -245,6 +181,15 @@ static void fifo_advance(struct sim_fifo *fifo, bool blk)
     }
 }
 
+static void twin_complete(struct sim_op *twin, CUcontext ctx)
+{
+    twin->done = true;
+    sim_barrier_drop(twin->barrier);
+    twin->barrier = NULL;
+    fifo_advance(&ctx->all, false);
+    op_drop(twin);
+}
+
 static void op_complete(struct sim_op *op)
 {
     CUstream s = op->stream;
@@ -259,8 +204,10 @@ static void op_complete(struct sim_op *op)
     s->depth--;
     s->done = op->seq;
     op->done = true;
-    barrier_drop(op->barrier);
+    sim_barrier_drop(op->barrier);
     op->barrier = NULL;
+    if (op->twin)
+        twin_complete(op->twin, op->work.copy.also);
     sim_work_drop(&op->work);
     fifo_advance(&s->ctx->all, false);
     if (s->blocking)
@@ -408,6 +355,50 @@ bool sim_stream_idle(CUstream s)
 
 /* ---- submission ---- */
 
+/* Wait for what holds launches up: a call that waits for the whole context, and a full queue. */
+static void space_wait(void)
+{
+    space_waiters++;
+    pthread_cond_wait(&space_cond, &lock);
+    space_waiters--;
+}
+
+CUresult sim_ctx_stalled(CUcontext ctx)
+{
+    while (ctx->stall)
+        space_wait();
+    return sim_ctx_check(ctx);
+}
+
+/* The next operation of the context, behind everything that it waits for. */
+static struct sim_op *op_new(CUcontext ctx)
+{
+    struct sim_op *op = spare_ops;
+
+    if (op)
+        spare_ops = op->next;
+    else
+        op = malloc(sizeof(*op));
+    *op = (struct sim_op){.seq = ctx->last_seq + 1, .fence = ctx->fence, .refs = 1};
+    if (ctx->barrier && sim_barrier_done(ctx->barrier)) {
+        sim_barrier_drop(ctx->barrier);
+        ctx->barrier = NULL;
+    }
+    if ((op->barrier = ctx->barrier))
+        op->barrier->refs++;
+    return op;
+}
+
+static void op_number(struct sim_op *op, CUcontext ctx)
+{
+    ctx->last_seq = op->seq;
+    if (ctx->all.tail)
+        ctx->all.tail->next_all = op;
+    else
+        ctx->all.head = op;
+    ctx->all.tail = op;
+}
+
 /* A record or wait that would complete at once needs no operation. */
 static bool op_shortcut(CUstream s, struct sim_op *op)
 {
@@ -431,39 +422,28 @@ CUresult sim_submit(CUstream s, struct sim_work *w, bool sync)
             return r;
         }
     }
-    while (ctx->stall || s->depth >= DEPTH_MAX) {
-        space_waiters++;
-        pthread_cond_wait(&space_cond, &lock);
-        space_waiters--;
-    }
+    while ((ctx->stall && w->kind != SIM_FREE) || s->depth >= DEPTH_MAX)
+        space_wait();
     if (s->magic != SIM_MAGIC_STREAM || ctx->error) {
         sim_work_drop(w);
         return ctx->error ? ctx->error : CUDA_ERROR_INVALID_HANDLE;
     }
-    struct sim_op *op = spare_ops;
-    if (op)
-        spare_ops = op->next;
-    else
-        op = malloc(sizeof(*op));
-    *op = (struct sim_op){.work = *w, .stream = s, .seq = ctx->last_seq + 1, .fence = ctx->fence, .refs = 1};
+    struct sim_op *op = op_new(ctx);
+    op->work = *w;
+    op->stream = s;
     op->legacy = s->blocking ? ctx->legacy.last : 0;
-    if (ctx->barrier && barrier_done(ctx->barrier)) {
-        barrier_drop(ctx->barrier);
-        ctx->barrier = NULL;
-    }
-    if ((op->barrier = ctx->barrier))
-        op->barrier->refs++;
     if (op_shortcut(s, op)) {
-        barrier_drop(op->barrier);
+        sim_barrier_drop(op->barrier);
         op_drop(op);
         return CUDA_SUCCESS;
     }
-    ctx->last_seq = s->last = op->seq;
-    if (ctx->all.tail)
-        ctx->all.tail->next_all = op;
-    else
-        ctx->all.head = op;
-    ctx->all.tail = op;
+    s->last = op->seq;
+    op_number(op, ctx);
+    if (op->work.kind == SIM_COPY && op->work.copy.also) {
+        op->twin = op_new(op->work.copy.also);
+        op->twin->refs = 2;
+        op_number(op->twin, op->work.copy.also);
+    }
     if (s->blocking) {
         op->refs++;
         if (ctx->blk.tail)

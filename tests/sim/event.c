@@ -27,6 +27,8 @@ CUresult cuEventCreate(CUevent *ret, unsigned int flags)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
     CUresult r = sim_current(&ctx);
+    if (r == CUDA_SUCCESS)
+        r = sim_ctx_stalled(ctx);
     if (r == CUDA_SUCCESS) {
         CUevent e = spare;
         if (e) {
@@ -49,6 +51,8 @@ static CUresult destroy(CUevent e)
     if (!e)
         return CUDA_ERROR_INVALID_HANDLE;
     sim_lock();
+    if (e->magic == SIM_MAGIC_EVENT)
+        sim_ctx_stalled(e->ctx);
     CUresult r = e->magic == SIM_MAGIC_EVENT ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     if (r == CUDA_SUCCESS) {
         sim_point_drop(&e->point);
@@ -171,7 +175,7 @@ static CUresult look_check(CUevent e)
 
 CUresult cuEventQuery(CUevent e)
 {
-    SIM_ENTER(cuEventQuery);
+    SIM_ENTER_(cuEventQuery, sim_in_hostfn); /* allowed there */
     sim_lock();
     CUresult r = look_check(e);
     if (r == CUDA_SUCCESS && (!sim_point_done(&e->point) || adversary_hides_point(&e->point)))

@@ -332,11 +332,21 @@ CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS *ret)
     return CUDA_SUCCESS;
 }
 
+/* Both ends of an executable graph wait for another thread's free, in whichever context is current. */
+static void stalled_here(void)
+{
+    CUcontext ctx;
+
+    if (sim_current(&ctx) == CUDA_SUCCESS)
+        sim_ctx_stalled(ctx);
+}
+
 static CUresult instantiate(CUgraphExec *ret, CUgraph graph)
 {
     if (!ret || !graph || graph->magic != SIM_MAGIC_GRAPH)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
+    stalled_here();
     CUgraphExec exec = calloc(1, sizeof(*exec));
     exec->magic = SIM_MAGIC_EXEC;
     exec->refs = 1;
@@ -377,6 +387,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
     if (!exec || exec->magic != SIM_MAGIC_EXEC)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
+    stalled_here();
     sim_exec_drop(exec);
     sim_unlock();
     return CUDA_SUCCESS;

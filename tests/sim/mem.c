@@ -9,11 +9,16 @@
  */
 #include "sim.h"
 
+/* The context is missed before the size. Nothing, *ret as it was, is what a request for no host memory gets. */
 static CUresult get(size_t size, enum sim_mem kind, struct sim_alloc **ret)
 {
     CUcontext ctx;
     CUresult r = sim_current(&ctx);
 
+    if (r == CUDA_SUCCESS && size == 0)
+        return kind == SIM_MEM_HOST ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        r = sim_ctx_stalled(ctx);
     if (r == CUDA_SUCCESS)
         r = sim_capture_unsafe();
     if (r != CUDA_SUCCESS)
@@ -27,7 +32,7 @@ static CUresult device_get(CUdeviceptr *ptr, size_t size, enum sim_mem kind)
 {
     struct sim_alloc *a = NULL;
 
-    if (!ptr || size == 0)
+    if (!ptr)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
     CUresult r = get(size, kind, &a);
@@ -39,7 +44,8 @@ static CUresult device_get(CUdeviceptr *ptr, size_t size, enum sim_mem kind)
 
 /*
  * A free waits for all work of the memory's own context, whichever is current, and other threads' launches there stall.
- * It needs no current context; one that a sticky error has killed refuses.
+ * That of stream-ordered memory waits for nothing. A free needs no current context; one that is no more, or that
+ * a sticky error has killed, refuses.
  */
 static CUresult give_back(uint64_t addr, unsigned kinds)
 {
@@ -48,7 +54,7 @@ static CUresult give_back(uint64_t addr, unsigned kinds)
     sim_lock();
     struct sim_alloc *a = sim_alloc_find(addr);
     CUresult r = sim_current(&ctx);
-    if (!ctx || r == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+    if (r == CUDA_ERROR_INVALID_CONTEXT)
         r = CUDA_SUCCESS;
     if (r == CUDA_SUCCESS)
         r = sim_capture_unsafe();
@@ -58,7 +64,8 @@ static CUresult give_back(uint64_t addr, unsigned kinds)
         uint32_t gen = a->ctx->gen;
         ctx = a->ctx;
         a->freeing = true;
-        sim_ctx_stall(ctx);
+        if (a->kind != SIM_MEM_ASYNC)
+            sim_ctx_stall(ctx);
         if (ctx->gen == gen) /* else a reset took it meanwhile */
             sim_alloc_free(a);
         r = ctx->error;
@@ -67,10 +74,25 @@ static CUresult give_back(uint64_t addr, unsigned kinds)
     return r;
 }
 
+/* A free of nothing does nothing, but it is a free: captures forbid it, and an error of the context is its result. */
+static CUresult give_nothing(void)
+{
+    CUcontext ctx;
+
+    sim_lock();
+    CUresult r = sim_current(&ctx);
+    if (r == CUDA_ERROR_INVALID_CONTEXT)
+        r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = sim_capture_unsafe();
+    sim_unlock();
+    return r;
+}
+
 #define DEVICE_KINDS (1u << SIM_MEM_DEVICE | 1u << SIM_MEM_ASYNC | 1u << SIM_MEM_MANAGED)
 
 SIM_CALL(cuMemAlloc_v2, (CUdeviceptr * ptr, size_t size), device_get(ptr, size, SIM_MEM_DEVICE))
-SIM_CALL(cuMemFree_v2, (CUdeviceptr ptr), ptr ? give_back(ptr, DEVICE_KINDS) : CUDA_SUCCESS)
+SIM_CALL(cuMemFree_v2, (CUdeviceptr ptr), ptr ? give_back(ptr, DEVICE_KINDS) : give_nothing())
 
 /* The first ABI had 32-bit pointers; it is here so that resolvers can be asked for it, and refuses. */
 SIM_CALL(cuMemAlloc, (CUdeviceptr_v1 * ptr, unsigned int size), CUDA_ERROR_NOT_SUPPORTED)
@@ -138,13 +160,14 @@ static CUresult host_get(void **pp, size_t size, unsigned flags)
 {
     struct sim_alloc *a = NULL;
 
-    if (!pp || size == 0)
+    if (!pp)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
     CUresult r = get(size, SIM_MEM_HOST, &a);
     if (r == CUDA_SUCCESS) {
-        a->flags = flags;
-        *pp = a->host;
+        *pp = a ? a->host : NULL;
+        if (a)
+            a->flags = flags | CU_MEMHOSTALLOC_DEVICEMAP; /* all of it is */
     }
     sim_unlock();
     return r;
@@ -153,7 +176,7 @@ static CUresult host_get(void **pp, size_t size, unsigned flags)
 SIM_CALL(cuMemAllocHost_v2, (void **pp, size_t size), host_get(pp, size, 0))
 SIM_CALL(cuMemHostAlloc, (void **pp, size_t size, unsigned int flags),
          flags > 7 ? CUDA_ERROR_INVALID_VALUE : host_get(pp, size, flags))
-SIM_CALL(cuMemFreeHost, (void *p), p ? give_back((uintptr_t)p, 1u << SIM_MEM_HOST) : CUDA_SUCCESS)
+SIM_CALL(cuMemFreeHost, (void *p), p ? give_back((uintptr_t)p, 1u << SIM_MEM_HOST) : give_nothing())
 
 static CUresult host_register(void *p, size_t size, unsigned flags)
 {
@@ -165,9 +188,12 @@ static CUresult host_register(void *p, size_t size, unsigned flags)
     sim_lock();
     CUresult r = sim_current(&ctx);
     if (r == CUDA_SUCCESS)
+        r = sim_ctx_stalled(ctx);
+    if (r == CUDA_SUCCESS)
         r = sim_capture_unsafe();
-    if (r == CUDA_SUCCESS && sim_alloc_find((uintptr_t)p))
-        r = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    struct sim_alloc *there = r == CUDA_SUCCESS ? sim_alloc_find((uintptr_t)p) : NULL;
+    if (there)
+        r = there->kind == SIM_MEM_REGISTERED ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : CUDA_ERROR_INVALID_VALUE;
     if (r == CUDA_SUCCESS)
         r = sim_host_alloc(ctx, (uintptr_t)p, p, size, SIM_MEM_REGISTERED, &a);
     if (r == CUDA_SUCCESS)
@@ -184,7 +210,11 @@ CUresult cuMemHostUnregister(void *p)
     SIM_ENTER(cuMemHostUnregister);
     CUresult r = give_back((uintptr_t)p, 1u << SIM_MEM_REGISTERED);
 
-    return r == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : r;
+    sim_lock();
+    const struct sim_alloc *a = r == CUDA_ERROR_INVALID_VALUE ? sim_alloc_find((uintptr_t)p) : NULL;
+    bool pinned = a && a->kind == SIM_MEM_HOST;
+    sim_unlock();
+    return r == CUDA_ERROR_INVALID_VALUE && !pinned ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : r;
 }
 
 static CUresult host_find(void *p, CUdeviceptr *ret_ptr, unsigned *ret_flags)

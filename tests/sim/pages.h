@@ -16,7 +16,7 @@ struct small {
     struct small *next;
     size_t page;
     unsigned used, longest; /* granules in use; no free run is longer than this */
-    unsigned dirty;         /* so many granules from the first on hold bytes: the others have never been handed out */
+    unsigned dirty;         /* adversary: so many granules from the first on are dirty, or were handed out */
     struct sim_alloc *slot[SLOTS];
 };
 

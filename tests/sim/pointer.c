@@ -19,7 +19,12 @@
         return CUDA_SUCCESS;                                                                                           \
     } while (0)
 
-static CUresult answer(void *out, CUpointer_attribute attr, uint64_t ptr, const struct sim_alloc *a, int dev)
+static bool is_device(const struct sim_alloc *a)
+{
+    return a->kind == SIM_MEM_DEVICE || a->kind == SIM_MEM_ASYNC;
+}
+
+static CUresult answer(void *out, CUpointer_attribute attr, uint64_t ptr, struct sim_alloc *a, int dev)
 {
     bool host = a->kind == SIM_MEM_HOST || a->kind == SIM_MEM_REGISTERED, managed = a->kind == SIM_MEM_MANAGED;
 
@@ -58,26 +63,54 @@ static CUresult answer(void *out, CUpointer_attribute attr, uint64_t ptr, const 
         PUT(unsigned, sim_vmm_reaches(a, dev) ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
                                               : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        PUT(CUmemoryPool, NULL);
-    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
-        return CUDA_ERROR_NOT_SUPPORTED;
+        PUT(CUmemoryPool, a->kind == SIM_MEM_ASYNC ? sim_pool_of(a->dev) : NULL);
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: /* small allocations share one of 2 MiB */
+        if (!is_device(a) && a->kind != SIM_MEM_HOST)
+            return CUDA_ERROR_INVALID_VALUE;
+        PUT(size_t, (a->size + SIM_PAGE - 1) & ~(SIM_PAGE - 1));
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        if (!is_device(a) && a->kind != SIM_MEM_HOST)
+            return CUDA_ERROR_INVALID_VALUE;
+        PUT(CUdeviceptr, is_device(a) ? a->addr & ~(uint64_t)(SIM_PAGE - 1) : a->addr);
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS: /* for a driver that moves the memory, so this is set, too */
+        if (!is_device(a))
+            return CUDA_ERROR_NOT_SUPPORTED;
+        a->sync_memops = true;
+        memset(out, 0, sizeof(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS));
+        return CUDA_SUCCESS;
     default:
         return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
+/* The current device, and the memory at an address; *ret_a is NULL for pageable memory. The error of a context is no
+ * reason not to answer. */
+static CUresult asked(CUdeviceptr ptr, bool anywhere, struct sim_alloc **ret_a, int *ret_dev)
+{
+    CUcontext ctx;
+    CUresult r = sim_current(&ctx);
+    bool nowhere = r == CUDA_ERROR_INVALID_CONTEXT || r == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+
+    if (nowhere && !anywhere)
+        return r;
+    *ret_a = sim_alloc_find(ptr);
+    *ret_dev = !nowhere ? ctx->dev : *ret_a ? (*ret_a)->dev : 0;
+    return CUDA_SUCCESS;
+}
+
+/* This one needs no current context. */
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attr, CUdeviceptr ptr)
 {
     SIM_ENTER(cuPointerGetAttribute);
-    CUcontext ctx;
+    struct sim_alloc *a = NULL;
+    int dev = 0;
 
     if (!data)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
-    CUresult r = sim_current(&ctx);
-    struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
+    CUresult r = asked(ptr, true, &a, &dev);
     if (r == CUDA_SUCCESS)
-        r = a ? answer(data, attr, ptr, a, ctx->dev) : CUDA_ERROR_INVALID_VALUE;
+        r = a ? answer(data, attr, ptr, a, dev) : CUDA_ERROR_INVALID_VALUE;
     sim_unlock();
     return r;
 }
@@ -86,15 +119,15 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attr, CUdeviceptr
 CUresult cuPointerGetAttributes(unsigned int n, CUpointer_attribute *attrs, void **data, CUdeviceptr ptr)
 {
     SIM_ENTER(cuPointerGetAttributes);
-    CUcontext ctx;
+    struct sim_alloc *a = NULL;
+    int dev = 0;
 
     if (n == 0 || !attrs || !data)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
-    CUresult r = sim_current(&ctx);
-    struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
+    CUresult r = asked(ptr, false, &a, &dev);
     for (unsigned i = 0; r == CUDA_SUCCESS && i < n; i++) {
-        if (a && answer(data[i], attrs[i], ptr, a, ctx->dev) == CUDA_SUCCESS)
+        if (a && answer(data[i], attrs[i], ptr, a, dev) == CUDA_SUCCESS)
             continue;
         if (attrs[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
             memset(data[i], 0, sizeof(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS));
@@ -125,6 +158,8 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attr, CUde
     sim_lock();
     CUresult r = sim_current(&ctx);
     struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
+    if (r == CUDA_SUCCESS)
+        r = sim_capture_unsafe();
     if (r == CUDA_SUCCESS && !a)
         r = CUDA_ERROR_INVALID_VALUE;
     if (r == CUDA_SUCCESS && a->kind == SIM_MEM_VMM)

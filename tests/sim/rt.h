@@ -82,6 +82,7 @@ cudaError_t cudaGetDriverEntryPoint_ptsz(const char *symbol, void **fn, unsigned
     F(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, 11020)                                                     \
     F(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000)                                                        \
     F(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, 11000)                                                      \
+    F(cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState, 7000)                                                    \
     F(cuCtxSetCurrent, cuCtxSetCurrent, 4000)                                                                          \
     F(cuCtxGetCurrent, cuCtxGetCurrent, 4000)                                                                          \
     F(cuCtxGetDevice, cuCtxGetDevice, 2000)                                                                            \
@@ -184,6 +185,7 @@ extern struct rt_driver rt_drv;
 CUresult rt_driver_init(void);
 /* The above, and make sure that the thread has a live context: its device's primary one unless it chose another. */
 CUresult rt_enter(void);
+bool rt_renew(void); /* after CUDA_ERROR_CONTEXT_IS_DESTROYED: is it worth while to call once more? */
 /* Note the outcome as the thread's last error. */
 cudaError_t rt_done(CUresult r);
 int rt_device(void);
@@ -198,7 +200,10 @@ CUresult rt_copy_3d(const struct cudaMemcpy3DParms *p, CUDA_MEMCPY3D *ret);
 #define RT_CALL(call)                                                                                                  \
     do {                                                                                                               \
         CUresult r_ = rt_enter();                                                                                      \
-        return rt_done(r_ != CUDA_SUCCESS ? r_ : (call));                                                              \
+        r_ = r_ != CUDA_SUCCESS ? r_ : (call);                                                                         \
+        if (r_ == CUDA_ERROR_CONTEXT_IS_DESTROYED && rt_renew())                                                       \
+            r_ = (call);                                                                                               \
+        return rt_done(r_);                                                                                            \
     } while (0)
 
 /* A runtime function that is one call on the driver. */

@@ -116,6 +116,32 @@ CUresult rt_enter(void)
     return r;
 }
 
+/*
+ * The primary context that is current was reset, or its last reference released, without the runtime: let there be
+ * another one. False: it is no primary context of the runtime's, or there is none to be had.
+ */
+bool rt_renew(void)
+{
+    CUcontext ctx = NULL;
+    unsigned flags;
+    bool found = false;
+
+    if (rt_drv.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
+        return false;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < DEVICES_MAX; i++) {
+        int active = 1;
+        if (primaries[i] != ctx)
+            continue;
+        found = true;
+        if (rt_drv.cuDevicePrimaryCtxGetState(i, &flags, &active) == CUDA_SUCCESS && !active)
+            live[i] = false;
+    }
+    atomic_fetch_add(&resets, 1);
+    pthread_mutex_unlock(&lock);
+    return found && rt_enter() == CUDA_SUCCESS;
+}
+
 /* Codes of driver and runtime are the same numbers. "Not ready" is an answer, not an error. */
 cudaError_t rt_done(CUresult r)
 {

@@ -26,10 +26,14 @@
 
 static CUresult device_get(int *dev)
 {
+    CUcontext ctx;
+
     if (!dev)
         return CUDA_ERROR_INVALID_VALUE;
-    *dev = rt_device();
-    return CUDA_SUCCESS;
+    CUresult r = rt_drv.cuCtxGetCurrent(&ctx); /* refused in a host function */
+    if (r == CUDA_SUCCESS)
+        *dev = rt_device();
+    return r;
 }
 
 RT_BARE(cudaGetDeviceCount, (int *count), rt_drv.cuDeviceGetCount(count))

@@ -15,17 +15,24 @@
 static CUresult device_alloc(void **ret, size_t size)
 {
     CUdeviceptr p = 0;
-
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     CUresult r = size ? rt_drv.cuMemAlloc(&p, size) : CUDA_SUCCESS;
+
     if (r == CUDA_SUCCESS)
         *ret = (void *)(uintptr_t)p; /* NOLINT: a device address */
     return r;
 }
 
-RT_FN(cudaMalloc, (void **ret, size_t size), device_alloc(ret, size))
-RT_FN(cudaFree, (void *p), p ? rt_drv.cuMemFree(D(p)) : CUDA_SUCCESS)
+/* Without a place for the address it is refused before it makes a context. */
+cudaError_t CUDARTAPI cudaMalloc(void **ret, size_t size)
+{
+    CUresult r = rt_driver_init();
+
+    if (r != CUDA_SUCCESS || !ret)
+        return rt_done(r == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : r);
+    RT_CALL(device_alloc(ret, size));
+}
+
+RT_FN(cudaFree, (void *p), rt_drv.cuMemFree(D(p)))
 
 static CUresult pitch_alloc(void **ret, size_t *pitch, size_t width, size_t height)
 {
@@ -79,12 +86,15 @@ static CUresult host_alloc(void **ret, size_t size, unsigned flags)
         *ret = NULL;
         return CUDA_SUCCESS;
     }
-    return rt_drv.cuMemHostAlloc(ret, size, flags);
+    CUresult r = rt_drv.cuMemHostAlloc(ret, size, flags);
+    if (r == CUDA_ERROR_OUT_OF_MEMORY)
+        *ret = NULL;
+    return r;
 }
 
 RT_FN(cudaMallocHost, (void **ret, size_t size), host_alloc(ret, size, 0))
 RT_FN(cudaHostAlloc, (void **ret, size_t size, unsigned int flags), host_alloc(ret, size, flags))
-RT_FN(cudaFreeHost, (void *p), p ? rt_drv.cuMemFreeHost(p) : CUDA_SUCCESS)
+RT_FN(cudaFreeHost, (void *p), rt_drv.cuMemFreeHost(p))
 RT_FN(cudaHostRegister, (void *p, size_t size, unsigned int flags), rt_drv.cuMemHostRegister(p, size, flags))
 RT_FN(cudaHostUnregister, (void *p), rt_drv.cuMemHostUnregister(p))
 

@@ -34,7 +34,15 @@ RT_PAIR(cudaStreamAddCallback, cudaStreamAddCallback_ptsz,
 RT_FN(cudaEventCreate, (cudaEvent_t * e), rt_drv.cuEventCreate(e, 0))
 RT_FN(cudaEventCreateWithFlags, (cudaEvent_t * e, unsigned int flags), rt_drv.cuEventCreate(e, flags))
 RT_FN(cudaEventDestroy, (cudaEvent_t e), rt_drv.cuEventDestroy(e))
-RT_FN(cudaEventQuery, (cudaEvent_t e), rt_drv.cuEventQuery(e))
+
+/* Also in a host function, where the driver does not say which context is current. */
+cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t e)
+{
+    CUresult r = rt_driver_init();
+
+    return rt_done(r == CUDA_SUCCESS ? rt_drv.cuEventQuery(e) : r);
+}
+
 RT_FN(cudaEventSynchronize, (cudaEvent_t e), rt_drv.cuEventSynchronize(e))
 RT_FN(cudaEventElapsedTime, (float *ms, cudaEvent_t start, cudaEvent_t end), rt_drv.cuEventElapsedTime(ms, start, end))
 

@@ -274,13 +274,15 @@ static void test_rdma(void)
     LOAD(cuPointerSetAttribute);
     LOAD(cuPointerGetAttribute);
     CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens;
-    unsigned one = 1;
+    unsigned one = 1, marked = 0;
     int fd = -1, go = 0;
     void *big; /* whole pages */
 
     OK(cudaMalloc(&big, 2 << 20));
     OK(p_cuPointerSetAttribute(&one, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, (uintptr_t)dev));
-    CHECK_EQ(p_cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, (uintptr_t)dev), 801);
+    OK(p_cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, (uintptr_t)big));
+    OK(p_cuPointerGetAttribute(&marked, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, (uintptr_t)big));
+    CHECK_EQ(marked, 1);
     OK(p_cuMemGetHandleForAddressRange(&fd, (uintptr_t)big, 2 << 20, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
     CHECK(fd >= 0 && close(fd) == 0);
     CHECK_EQ(p_cuMemGetHandleForAddressRange(&fd, (uintptr_t)big, 4 << 20, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0), 1);

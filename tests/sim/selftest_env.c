@@ -87,6 +87,8 @@ static void part_count(void)
     CHECK_EQ(count("cuMemAlloc_v2") - before, 2);
 }
 
+static void part_unmap(bool begun);
+
 static void part_name(void)
 {
     struct cudaDeviceProp prop;
@@ -173,6 +175,8 @@ int selftest_part(const char *part)
         part_name();
     else if (strcmp(part, "adversary") == 0)
         part_adversary();
+    else if (strncmp(part, "unmap-", 6) == 0)
+        part_unmap(strcmp(part, "unmap-begun") == 0);
     else if (strcmp(part, "shared") == 0)
         part_shared();
     else if (strcmp(part, "shared-full") == 0)
@@ -397,6 +401,50 @@ static void test_vmm_reach(void)
     cudaGetLastError();
 }
 
+/* Not looked at by the thread sanitizer: the device is writing it. */
+__attribute__((no_sanitize("thread"))) static unsigned char looked_at(const volatile unsigned char *byte)
+{
+    return *byte;
+}
+
+/*
+ * Unmapping waits neither for work that has not begun, nor for work that is in the middle of the memory, and both find
+ * an illegal address. Of the fill nobody knows when it is in the middle, so it is tried until it was.
+ */
+static void part_unmap(bool begun)
+{
+    LOAD_MAPPING;
+    void *(*host)(unsigned long long, size_t) = (void *(*)(unsigned long long, size_t))dlsym(drv.lib, "simgpu_host");
+    enum { SIZE = 64 << 20 };
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location.type = CU_MEM_LOCATION_TYPE_DEVICE};
+    CUmemAccessDesc access = {.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle h;
+    atomic_bool over = false;
+    int rc = 0;
+    cudaStream_t s;
+    CUdeviceptr at;
+
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    OK(p_cuMemAddressReserve(&at, SIZE, 0, 0, 0));
+    for (int i = 0; i < 1000 && !rc; i++) {
+        OK(p_cuMemCreate(&h, SIZE, &prop, 0));
+        OK(p_cuMemMap(at, SIZE, 0, h, 0));
+        OK(p_cuMemRelease(h));
+        OK(p_cuMemSetAccess(at, SIZE, &access, 1));
+        const volatile unsigned char *byte = host(at, 1);
+        if (!begun)
+            OK(cudaLaunchHostFunc(s, hold, &over));
+        OK(cudaMemsetAsync((void *)(uintptr_t)at, 1, SIZE, s));
+        while (begun && !looked_at(byte))
+            ;
+        OK(p_cuMemUnmap(at, SIZE));
+        atomic_store(&over, true);
+        rc = (int)cudaStreamSynchronize(s);
+    }
+    CHECK_EQ(rc, 700);
+    OK(p_cuMemAddressFree(at, SIZE));
+}
+
 void test_env(void)
 {
     OK(run_self("fault", "SIMGPU_FAULT", "cuMemAlloc:2:2,cuMemFree_v2:2+:999"));
@@ -404,6 +452,8 @@ void test_env(void)
     OK(run_self("memory", "SIMGPU_MEMORY", "64M"));
     OK(run_self("name", "SIMGPU_NAME", "NVIDIA H200 MIG 1g.18gb"));
     OK(run_self("adversary", "SIMGPU_ADVERSARY", "1"));
+    OK(run_self("unmap-waiting", "SIMGPU_DELAY_US", "20"));
+    OK(run_self("unmap-begun", "SIMGPU_DELAY_US", "20"));
     test_counts();
     test_shared();
     test_vmm();

@@ -141,6 +141,8 @@ unsigned long long sim_vmm_handle_types(const struct sim_alloc *a);
 bool sim_vmm_supported(void);
 /* vmm.c: may work of a device touch this memory? */
 bool sim_vmm_reaches(const struct sim_alloc *a, int dev);
+/* The memory pool that a device has by default; from any thread, no lock needed. */
+CUmemoryPool sim_pool_of(int dev);
 char *sim_memory_host(int dev, uint64_t addr);
 void sim_memory_punch(int dev, uint64_t addr, size_t n); /* make it zero again */
 /*
@@ -196,7 +198,8 @@ struct sim_work {
             uint64_t dst, src;
             size_t dpitch, spitch, dslice, sslice, width, height, depth;
             void *staged;
-        } copy; /* dslice, sslice: from one layer to the next */
+            CUcontext also; /* another device's, whose work the copy is as well; NULL: none */
+        } copy;             /* dslice, sslice: from one layer to the next */
         struct {
             CUhostFn fn;
             CUstreamCallback cb;
@@ -231,6 +234,7 @@ struct sim_op {
     CUstream stream;
     uint64_t seq, fence, legacy; /* own number; all up to fence first; the legacy stream up to legacy first */
     struct sim_barrier *barrier;
+    struct sim_op *twin; /* its number in copy.also, and what comes before it there; in no stream */
     struct sim_op *next, *next_all, *next_blk;
     int refs;
     bool done;
@@ -299,6 +303,7 @@ struct CUevent_st {
 };
 
 #define SIM_MAGIC_CTX    0x53434f4eu
+#define SIM_MAGIC_ENDED  0x53454e44u /* a context that is no more */
 #define SIM_MAGIC_STREAM 0x5353544du
 #define SIM_MAGIC_EVENT  0x53455654u
 #define SIM_MAGIC_GRAPH  0x53475250u
@@ -316,21 +321,31 @@ uint64_t sim_now(void);
  * w. Waits for it if sync. May drop the lock meanwhile.
  */
 CUresult sim_submit(CUstream s, struct sim_work *w, bool sync);
-bool sim_point_done(const struct sim_point *p);
-void sim_point_take(struct sim_point *p); /* one more reference */
-void sim_point_drop(struct sim_point *p);
 /*
  * Everything given to the context so far is done / of its blocking streams / of s. These drop the lock while waiting.
  */
 void sim_ctx_wait(CUcontext ctx);
-void sim_ctx_stall(CUcontext ctx); /* the same, while other threads' launches stall */
+void sim_ctx_stall(CUcontext ctx); /* the same, while other threads' launches and calls stall */
+/* Wait for others' sim_ctx_stall, as natively nearly every call does but queries. May drop the lock. Result as
+ * sim_ctx_check's. */
+CUresult sim_ctx_stalled(CUcontext ctx);
 void sim_stream_wait(CUstream s);
 void sim_point_wait(const struct sim_point *p, CUcontext ctx); /* of an event of ctx */
 bool sim_ctx_idle(CUcontext ctx);
 bool sim_stream_idle(CUstream s);
-void sim_stream_left(CUstream s);                             /* the driver has back what was freed in it */
-void sim_ctx_fence(CUcontext ctx, const struct sim_point *p); /* later work of ctx waits for p */
+void sim_stream_left(CUstream s); /* the driver has back what was freed in it */
 extern __thread bool sim_in_hostfn;
+
+/* ---- point.c: points in time ---- */
+
+bool sim_done_all(CUcontext ctx, uint64_t seq); /* all operations of ctx up to seq / those of its blocking streams */
+bool sim_done_blk(CUcontext ctx, uint64_t seq);
+bool sim_point_done(const struct sim_point *p);
+void sim_point_take(struct sim_point *p); /* one more reference */
+void sim_point_drop(struct sim_point *p);
+void sim_barrier_drop(struct sim_barrier *b);
+bool sim_barrier_done(struct sim_barrier *b);
+void sim_ctx_fence(CUcontext ctx, const struct sim_point *p); /* later work of ctx waits for p */
 
 /* ---- work.c: what operations do ---- */
 
@@ -352,6 +367,7 @@ struct sim_side {
     uint64_t addr;
     size_t pitch, slice; /* from one row, one layer to the next */
     enum sim_must must;
+    CUcontext ctx; /* SIM_OF_CONTEXT: as the copy names it */
 };
 
 /* Everything between an exported copy and sim_submit. Takes the lock itself. */

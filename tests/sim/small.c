@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * small.c - allocations of less than 2 MiB: they lie 512 bytes apart in shared pages, and are dirty.
+ * small.c - allocations of less than 2 MiB: they lie 512 bytes apart in shared pages.
+ *
+ * A page that nobody uses any more comes back as zeroes. In one that others use, an allocation finds what the last one
+ * there has left. CUDA promises neither, so the adversary puts dirt where there would be zeroes.
  *
  * Locking: everything under sim_lock().
  */
+#include "adversary.h"
 #include "pages.h"
 
 #include <string.h>
 
-#define DIRT         0xa5
-#define DIRT_BYTES   16384
-#define POISON       0xdb
-#define POISON_BYTES 4096
+#define DIRT       0xa5
+#define DIRT_BYTES 16384
 
 static struct small *small_new(int dev)
 {
@@ -39,15 +41,15 @@ static struct small *small_new(int dev)
 }
 
 /*
- * Put dirt into the granules before this one that were never handed out; into many of them at both ends alone, because
- * the kernel takes its time for each page that is touched.
+ * The adversary puts dirt into the granules before this one that were never handed out; into many of them at both ends
+ * alone, because the kernel takes its time for each page that is touched.
  */
 static void small_dirty(struct small *s, struct device *d, unsigned end)
 {
     char *from = d->host + s->page * SIM_PAGE + s->dirty * SIM_GRANULE;
     size_t n = end > s->dirty ? (end - s->dirty) * SIM_GRANULE : 0, part = n < DIRT_BYTES ? n : DIRT_BYTES;
 
-    if (!n)
+    if (!n || !adversary_on())
         return;
     memset(from, DIRT, part);
     memset(from + n - part, DIRT, part);
@@ -105,7 +107,6 @@ void small_release(struct device *d, struct sim_alloc *a)
         s->slot[i] = NULL;
     s->used -= n;
     s->longest = SLOTS;
-    memset(a->host, POISON, a->span < POISON_BYTES ? a->span : POISON_BYTES);
     if (s->used)
         return;
     struct small **at = &d->smalls;
@@ -113,11 +114,12 @@ void small_release(struct device *d, struct sim_alloc *a)
         at = &(*at)->next;
     *at = s->next;
     sim_memory_discharge((int)(d - devices), SIM_PAGE);
+    pages_punch(d, s->page, 1);
+    s->dirty = 0;
     if (!d->spare) {
         d->spare = s;
         return;
     }
     pages_release(d, s->page, 1);
-    pages_punch(d, s->page, 1);
     free(s);
 }

@@ -186,6 +186,8 @@ static CUresult create(CUstream *ret, unsigned flags, int priority)
     sim_lock();
     CUresult r = sim_current(&ctx);
     if (r == CUDA_SUCCESS)
+        r = sim_ctx_stalled(ctx);
+    if (r == CUDA_SUCCESS)
         *ret = sim_stream_make(ctx, flags, priority);
     sim_unlock();
     return r;
@@ -203,6 +205,7 @@ static CUresult destroy(CUstream handle)
         return CUDA_ERROR_INVALID_HANDLE;
     sim_lock();
     if (handle->magic == SIM_MAGIC_STREAM) {
+        sim_ctx_stalled(handle->ctx);
         handle->dying = true;
         adversary_nap();
         handle->dying = false;
@@ -217,7 +220,10 @@ static CUresult destroy(CUstream handle)
 SIM_CALL(cuStreamDestroy, (CUstream s), destroy(s))
 SIM_CALL(cuStreamDestroy_v2, (CUstream s), destroy(s))
 
-/* Looking at a stream that is captured, or that a capture would have to wait for, ends the capture. */
+/*
+ * Looking at a stream that is captured, or that a capture would have to wait for, ends the capture; and captures forbid
+ * to look at any stream.
+ */
 static CUresult look_check(CUstream s)
 {
     if (s->cap) {
@@ -225,7 +231,8 @@ static CUresult look_check(CUstream s)
         sim_capture_lose(s->cap);
         return lost ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    return s->legacy ? sim_capture_implicit(s->ctx) : CUDA_SUCCESS;
+    CUresult r = s->legacy ? sim_capture_implicit(s->ctx) : CUDA_SUCCESS;
+    return r == CUDA_SUCCESS ? sim_capture_unsafe() : r;
 }
 
 static CUresult synchronize(CUstream handle, bool pt)

@@ -5,9 +5,9 @@
  *
  * Physical memory counts when it is created and gets its bytes where it is mapped. Memory mapped this way is neither
  * legacy-IPC capable nor can cuMemFree free it, like ncclMemAlloc's memory. It is no context's and outlives them, a
- * device reaches it only once it has been given access, and unmapping it does not wait for the device: work that comes
- * later finds an illegal address. A handle cannot be mapped several times; a multicast object can be made, and has no
- * memory.
+ * device reaches it only once it has been given access, and unmapping it does not wait for the device: work that is in
+ * the middle of it, or comes later, finds an illegal address. A handle cannot be mapped several times; a multicast
+ * object can be made, and has no memory.
  *
  * Memory that is exported lies in a file of its own from then on, and its descriptor is the handle that is shared. The
  * file ends with a page that describes the memory (struct shared), so that another process can import it. As with
@@ -385,24 +385,37 @@ static void unmap(struct sim_alloc *a)
     join(a);
 }
 
-/* The mapping at this address, and nothing running on it at this moment; drops the lock meanwhile. NULL: none. */
 static struct sim_alloc *mapping_at(CUdeviceptr ptr, size_t size)
+{
+    struct sim_alloc *a = sim_alloc_find(ptr);
+
+    return a && a->kind == SIM_MEM_VMM && a->physical && a->addr == ptr && a->size == size ? a : NULL;
+}
+
+/*
+ * The mapping at this address, which no operation finds from now on. Those that are in the middle of it fail when they
+ * look again (work.c); their bytes stay until then, and the lock is dropped meanwhile. NULL: there is none.
+ */
+static struct sim_alloc *mapping_leave(CUdeviceptr ptr, size_t size)
 {
     struct sim_alloc *a;
 
-    while ((a = sim_alloc_find(ptr)) && a->pins) {
+    while ((a = mapping_at(ptr, size))) {
+        a->host = NULL;
+        if (!a->pins)
+            break;
         sim_unlock();
         usleep(20);
         sim_lock();
     }
-    return a && a->kind == SIM_MEM_VMM && a->physical && a->addr == ptr && a->size == size ? a : NULL;
+    return a;
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     SIM_ENTER(cuMemUnmap);
     sim_lock();
-    struct sim_alloc *a = mapping_at(ptr, size);
+    struct sim_alloc *a = mapping_leave(ptr, size);
     if (a)
         unmap(a);
     sim_unlock();

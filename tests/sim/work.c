@@ -47,6 +47,15 @@ static void fault(CUstream s, const char *what, uint64_t addr)
     s->ctx->error = CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
+/* The operation on it is over. Memory that was unmapped meanwhile was not there for all of it. */
+static void host_unpin(CUstream s, struct sim_alloc *a, const char *what, uint64_t addr)
+{
+    if (a && a->kind == SIM_MEM_VMM && !a->host)
+        fault(s, what, addr);
+    if (a)
+        sim_alloc_unpin(a);
+}
+
 static bool range_ok(uint64_t addr, size_t n, int dev)
 {
     const struct sim_alloc *a = sim_alloc_range(addr, n);
@@ -97,7 +106,7 @@ static void set_run(CUstream s, const struct sim_work *w)
     for (size_t y = 0; y < w->set.height; y++)
         fill(at + y * w->set.pitch, w->set.width, w->set.value, w->set.elem);
     sim_lock();
-    sim_alloc_unpin(a);
+    host_unpin(s, a, "fill", w->set.dst);
 }
 
 static void copy_run(CUstream s, const struct sim_work *w)
@@ -119,10 +128,8 @@ static void copy_run(CUstream s, const struct sim_work *w)
         }
         sim_lock();
     }
-    if (da)
-        sim_alloc_unpin(da);
-    if (sa)
-        sim_alloc_unpin(sa);
+    host_unpin(s, da, "write", w->copy.dst);
+    host_unpin(s, sa, "read", w->copy.src);
 }
 
 static bool value_met(uint64_t have, const struct sim_work *w)
@@ -180,7 +187,7 @@ static void value_run(CUstream s, const struct sim_work *w)
             __atomic_store_n((uint64_t *)at, w->value.value, __ATOMIC_RELEASE);
         }
         sim_lock();
-        sim_alloc_unpin(a);
+        host_unpin(s, a, "flag", w->value.addr);
         if (met || s->ctx->error)
             return;
         sim_unlock(); /* with the memory not pinned: others may want to move it */

@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("ipc: a descriptor that does not fit is not missed", ["switch / Wrong.test_without_descriptors"], [
+        ("return *ret_fd < 0 && header.msg_flags & MSG_CTRUNC ? -EMFILE : n;", "return n;")]),
     Mutant("a process that has become another program still lives", ["ipc / Held.test_until_the_importer_is_gone"], [
         ("process->stack && seen.stack && seen.stack != process->stack", "false")]),
     Mutant("a descriptor is closed where a thread may be cancelled", ["cancelled / Cancelled.test_virtual_memory"], [

@@ -5,6 +5,14 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("switch: a withdrawal waits where memory is pooled alone", ["switch / Models.test_the_withdrawal_waits_for_another_device"], [
+        ("if (!result) result = context_wait_primaries();", "")]),
+    Mutant("switch: a segment with several blocks is imported", ["insert", "switch / Wrong.test_blocks_that_share_a_segment"], [
+        ("if (grant->segment_size - grant->size > POOL_SEGMENT_UNIT)", "if (false)")]),
+    Mutant("switch: a block with guard bytes is not imported", ["insert", "switch / Wrong.test_guard_bytes"], [
+        ("if (grant->segment_size - grant->size > POOL_SEGMENT_UNIT)", "if (grant->segment_size - grant->size >= POOL_SEGMENT_UNIT)")]),
+    Mutant("ipc: full books are asked for ever", ["ipc_table"], [
+        ("rc = !full && !shared && !segment->size", "rc = !shared && !segment->size")]),
     Mutant("a thread that has pinned memory touched may be cancelled", ["cancelled / Cancelled.test_pinned_memory"], [
         ("sigset_t all, before; int cancel; pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);",
          "sigset_t all, before; int cancel; pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel);")]),
@@ -334,8 +342,6 @@ MUTANTS = [
     Mutant("ipc: a wrong message is passed over", ["fuzz_ipc_random", "ipc / Messages.test_wrong_ones"], [
         ("if (n <= 0 || !ipc_request_read(raw, (size_t)n, &request)) { connection_lost(connection); return; }",
          "if (n <= 0) { connection_lost(connection); return; } if (!ipc_request_read(raw, (size_t)n, &request)) continue;")]),
-    Mutant("ipc: what a reset has ended answers for later memory", ["ipc_beside / Importer.test_memory_at_the_address_of_a_lost_block"], [
-        ("while (mapping && (!mapping->context || addr", "while (mapping && (addr"), ("(import->lost || addr", "(addr")]),
     Mutant("ipc: a ticket answers for the driver's handle", ["ipc_beside / Importer.test_a_handle_of_the_driver_and_a_ticket"], [
         ("if (mapping && !import && ipc_native_is_open(mapping->addr))", "if (false)")]),
     Mutant("ipc: what the driver has closed counts as open", ["ipc_beside / Importer.test_a_handle_of_the_driver_and_a_ticket"], [

@@ -5,6 +5,10 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("switch: a thread that works on an import may be cancelled", ["switch / Wrong.test_threads_that_are_cancelled"], [
+        ("pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &call->cancel);", "call->cancel = PTHREAD_CANCEL_ENABLE;")]),
+    Mutant("switch: errno changes", ["switch / Wrong.test_errno"], [
+        ("errno = call->error;", "")]),
     Mutant("cuCtxDetach ends no context", ["teardown static preloaded", "rows driver"], [
         ("is_over = context && !did_nothing(result) && context_is_over(context, handle);", "is_over = false;")]),
     Mutant("each cuCtxDetach ends its context", ["teardown static preloaded"], [
@@ -30,6 +34,10 @@ MUTANTS = [
         ("return BYPASS(real_runtime(cudaFree, caller)((void *)NOWHERE));", "return cudaErrorInvalidValue;")]),
     Mutant("cudaMalloc of NULL crashes", ["basic shared preloaded"], [
         ("switch (ptr ? serve_alloc(size, CALLER, &addr) : SERVE_FORWARD)", "switch (serve_alloc(size, CALLER, &addr))")]),
+    Mutant("auto: stream-ordered memory is freed before an earlier free's wait is over", ["driver static preloaded / async_after_free"], [
+        ("addr) && pool) hazard_memory_goes(caller);", "addr) && pool) (void)caller;")]),
+    Mutant("auto: memory is unmapped before an earlier free's wait is over", ["driver static preloaded / unmap_after_free"], [
+        ("hazard_memory_goes(CALLER); direct_range_ends(ptr, size);", "direct_range_ends(ptr, size);")]),
     Mutant("auto: memory that is mapped for another device is not seen", ["auto_peer static auto"], [
         ('policy_strict(POLICY_ALL, "memory of other devices");', ";")]),
     Mutant("auto: a node of any type that touches host memory is not seen", ["auto_graph static auto"], [

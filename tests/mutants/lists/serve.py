@@ -27,6 +27,8 @@ MUTANTS = [
         ("/* may_wait: */ release == pool_free", "/* may_wait: */ true")]),
 
     # --- errors ---
+    Mutant("a thread without a context gets one beside a capture", ["capture_beside shared preloaded / beside_global_free"], [
+        ("return !had && !capture_active();", "return !had;")]),
     Mutant("cudaMalloc of 0 bytes is pooled", ["faults / Faults.test_without_faults"], [
         ("if (!size || process_is_passive())", "if (process_is_passive())")]),
     Mutant("what was freed before a capture is not asked for", ["oom static relaxed"], [
@@ -52,6 +54,8 @@ MUTANTS = [
         ("if (!ipc_ticket_read(bytes, &ticket) || ipc_server_is(&ticket.station))", "if (!ipc_ticket_read(bytes, &ticket))")]),
     Mutant("switch: a block with others in its segment is exported", ["switch / Wrong.test_blocks_that_share_a_segment"], [
         ("block == segment && size >= POOL_SEGMENT_UNIT && length - size < POOL_SEGMENT_UNIT &&", "size >= POOL_SEGMENT_UNIT &&")]),
+    Mutant("switch: an export of paused memory asks the driver", ["switch / Beside.test_an_export_while_the_device_is_paused"], [
+        ("if (pool_is_suspended(pool)) /* the driver knows of no memory there */ return -EBUSY;", "")]),
     Mutant("switch: a small block is exported", ["switch / Wrong.test_blocks_that_are_not_exported"], [
         ("block == segment && size >= POOL_SEGMENT_UNIT &&", "block == segment &&")]),
     Mutant("switch: later blocks share segments, too", ["switch / Wrong.test_blocks_that_share_a_segment"], [

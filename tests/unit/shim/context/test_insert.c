@@ -16,6 +16,7 @@ static int64_t import_units(unsigned int units)
     int64_t import;
 
     fake.grant.segment_size = units * UNIT;
+    fake.grant.size = units * UNIT - fake.behind;
     import = insert_import(&ticket, &size);
     assert_int_equal(size, import > 0 ? units * UNIT : 0);
     return import;
@@ -89,6 +90,9 @@ static void test_imports_that_are_refused(void **state)
     fake.device = -1;
     assert_int_equal(import_units(1), -ENODEV);
     fake.device = 0;
+    fake.behind = UNIT + 1; /* bytes of other blocks */
+    assert_int_equal(import_units(2), -ENOTSUP);
+    fake.behind = 0;
     fake.grant.offset = UNIT;
     assert_int_equal(import_units(2), -ENOTSUP);
     fake.grant.offset = 0;
@@ -99,7 +103,10 @@ static void test_imports_that_are_refused(void **state)
     assert_int_equal(import_units(1), -EIO);
     nothing_is_left();
     assert_int_equal(import_units(1), 1); /* of these, none had a number */
+    fake.behind = UNIT;                   /* guard bytes */
+    assert_int_equal(import_units(2), 2);
     assert_int_equal(insert_close(1), 0);
+    assert_int_equal(insert_close(2), 0);
 }
 
 static void test_places(void **state)
