@@ -156,12 +156,18 @@ void nccl_reg_comm_close(struct nccl_reg *reg, void *comm)
 void nccl_reg_comm_reopen(struct nccl_reg *reg, void *comm)
 {
     struct nccl_reg_comm *found;
+    bool undone = false;
 
     pthread_mutex_lock(&reg->lock);
     found = comm_find(reg, comm);
-    if (found && comm_is_closed(found))
-        atomic_fetch_sub(&found->calls, CALLS_CLOSED);
+    if (found && comm_is_closed(found)) {
+        undone = atomic_load(&found->finalized) && atomic_load(&found->calls) / CALLS_CLOSED == 1;
+        if (!undone)
+            atomic_fetch_sub(&found->calls, CALLS_CLOSED);
+    }
     pthread_mutex_unlock(&reg->lock);
+    if (undone)
+        nccl_reg_comm_gone(reg, comm);
 }
 
 bool nccl_reg_comm_is_open(const struct nccl_reg *reg, void *comm)

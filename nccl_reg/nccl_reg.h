@@ -133,6 +133,11 @@ int nccl_reg_segment_add(struct nccl_reg *reg, const struct nccl_reg_segment_inf
  */
 int nccl_reg_segment_remove(struct nccl_reg *reg, uint64_t addr, void (*release)(void *arg, uint64_t addr, size_t size),
                             void *arg);
+/* The owner is about to end, by a call that may still be refused: deregister its segments, as far as their
+ * communicators are at rest, since those that outlive it would keep registrations of memory that is gone. May wait for
+ * the device, a second at most. Then nccl_reg_owner_lost, or nccl_reg_owner_stays. */
+void nccl_reg_owner_ends(struct nccl_reg *reg, const void *owner);
+void nccl_reg_owner_stays(struct nccl_reg *reg, const void *owner);
 /* The segment of this owner that starts at addr has gone already: forget it, without a call. */
 void nccl_reg_segment_lost(struct nccl_reg *reg, uint64_t addr, const void *owner);
 /* As nccl_reg_segment_lost, for all segments of an owner that is not NULL. */
@@ -169,7 +174,8 @@ int nccl_reg_comm_finalize(struct nccl_reg *reg, void *comm);
  * forgotten, and had been finalized.
  */
 void nccl_reg_comm_close(struct nccl_reg *reg, void *comm);
-/* The call for which the communicator was closed was refused and had no effect. */
+/* The call for which the communicator was closed or finalized was refused and had no effect. If its registrations have
+ * been undone for that call, it is forgotten, and may be added again. */
 void nccl_reg_comm_reopen(struct nccl_reg *reg, void *comm);
 /* True if the communicator is known and not closed. */
 bool nccl_reg_comm_is_open(const struct nccl_reg *reg, void *comm);

@@ -39,6 +39,7 @@ struct segment {
     bool leaving;     /* has to go; no communicator registers it any more */
     bool claimed;     /* by the thread that tries to release it */
     bool quarantined; /* a deregistration has failed */
+    bool ending;      /* its owner is about to end; no communicator registers it any more */
     void (*release)(void *arg, uint64_t addr, size_t size);
     void *release_arg;
 };

@@ -129,7 +129,7 @@ static size_t missing_get(struct nccl_reg *reg, struct nccl_reg_comm *comm, stru
 
         while (at < comm->record_count && comm->records[at].addr < segment->addr)
             at++;
-        if (segment->leaving || segment->device != comm->info.device ||
+        if (segment->leaving || segment->ending || segment->device != comm->info.device ||
             (at < comm->record_count && comm->records[at].addr == segment->addr))
             continue;
         if (!missing)

@@ -198,6 +198,56 @@ size_t nccl_reg_retry_parked(struct nccl_reg *reg, int device)
 
 /* --- how they are lost --- */
 
+/* The longest wait for the device, in milliseconds, before an owner ends. */
+#define OWNER_WAIT_MS 1000u
+
+/* Claim the owner's next segment behind addr. False: there is none. */
+static bool owner_claim(struct nccl_reg *reg, const void *owner, uint64_t addr, struct segment *ret_segment)
+{
+    bool found = false;
+
+    pthread_mutex_lock(&reg->lock);
+    for (size_t i = reg_segment_after(reg, addr); i < reg->segment_count && !found; i++) {
+        struct segment *segment = &reg->segments[i];
+
+        if (segment->owner != owner || segment->claimed || segment->quarantined)
+            continue;
+        segment->ending = segment->claimed = found = true;
+        *ret_segment = *segment;
+    }
+    pthread_mutex_unlock(&reg->lock);
+    return found;
+}
+
+void nccl_reg_owner_ends(struct nccl_reg *reg, const void *owner)
+{
+    struct segment segment = {.addr = 0};
+    bool done = false, waited = false;
+
+    while (owner_claim(reg, owner, segment.addr, &segment)) {
+        const struct nccl_reg_comm_info info = {.device = segment.device};
+
+        if (!waited)
+            done = reg->ops->wait(&info, OWNER_WAIT_MS) == 0;
+        waited = true;
+        if (done)
+            segment_detach(reg, &segment);
+        pthread_mutex_lock(&reg->lock);
+        reg_segment_at(reg, segment.addr)->claimed = false;
+        pthread_mutex_unlock(&reg->lock);
+    }
+}
+
+void nccl_reg_owner_stays(struct nccl_reg *reg, const void *owner)
+{
+    pthread_mutex_lock(&reg->lock);
+    for (size_t i = 0; i < reg->segment_count; i++)
+        if (reg->segments[i].owner == owner)
+            reg->segments[i].ending = false;
+    atomic_fetch_add(&reg->changes, 1);
+    pthread_mutex_unlock(&reg->lock);
+}
+
 static void records_lose(struct nccl_reg *reg, uint64_t addr, int device)
 {
     for (struct nccl_reg_comm *comm = atomic_load(&reg->all); comm; comm = comm->next_all) {

@@ -128,7 +128,10 @@ class Reader:
         except IsADirectoryError:
             raise CannotRead(f"{self.path}: no {' or '.join('*' + s for s in SUFFIXES)} in it") from None
         except (OSError, zlib.error) as e:
-            raise CannotRead(f"{self.path}: {getattr(e, 'strerror', None) or e}") from e
+            # The shell leaves a pattern as it is that matches no file.
+            hint = " (no file has such a name: a process that allocates nothing leaves no trace)" if (
+                isinstance(e, FileNotFoundError) and "*" in str(self.path)) else ""
+            raise CannotRead(f"{self.path}: {getattr(e, 'strerror', None) or e}{hint}") from e
 
     def _object(self, raw: bytes, whole: bool) -> Optional[Event]:
         """The JSON object of a line. None: it is none, which was noted."""

@@ -12,6 +12,7 @@
 #include "context/counters.h"
 #include "context/events.h"
 #include "context/facts.h"
+#include "context/nccl_given.h"
 #include "context/pause_copies.h"
 #include "context/pins.h"
 #include "context/registry.h"
@@ -86,8 +87,11 @@ static struct context *entry_leaving(CUcontext handle)
 
 struct context *context_leaving(CUcontext handle)
 {
-    struct context *context;
+    struct context *context = handle ? context_entry_find(handle) : NULL;
 
+    /* Communicators of other contexts have its memory registered. Those of a primary one go with it. */
+    if (context && context->pool && !context->primary)
+        context_events.context_ends(context);
     ending_begin();
     context = entry_leaving(handle);
     return context ? context : &unknown;
@@ -120,6 +124,7 @@ static void pool_end(struct context *context, struct pool *pool)
     pool_destroy(pool);
     context_events.pool_ended(context);
     vmm_memory_ended(context);
+    nccl_given_ended(context);
     pause_copies_ended(context);
 }
 
@@ -190,6 +195,8 @@ static void entry_gone(struct context *context, bool gone)
 
 void context_gone(struct context *context, bool gone)
 {
+    if (context && context != &unknown && !gone && !context->primary)
+        context_events.context_stays(context);
     if (context && context != &unknown)
         entry_gone(context, gone);
     else if (context && gone)

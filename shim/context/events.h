@@ -38,6 +38,10 @@ struct context_events {
     /* As retry_parked, for a request that the driver has refused: waits also for other threads that do so, a second at
      * most. */
     size_t (*retry_parked_refused)(int device);
+    /* A context that is not primary is about to end; the call that was to end it has not. It is not pinned, and still
+     * works. */
+    void (*context_ends)(const struct context *context);
+    void (*context_stays)(const struct context *context);
     /* The context has ended. Other threads may still be in calls on its pool. */
     void (*context_ended)(const struct context *context);
     void (*ending_over)(void); /* a call that may have ended contexts has returned; in no call on a pool */

@@ -16,7 +16,9 @@
 #include "base/process.h"
 #include "context/capture_gate.h"
 #include "context/capture_history.h"
+#include "context/context_state.h"
 #include "context/events.h"
+#include "context/nccl_given.h"
 #include "real/real.h"
 
 typedef unsigned long long ull;
@@ -205,44 +207,53 @@ bool nccl_graph_keeps(unsigned int time)
     return keeps;
 }
 
+static void give_back(uint64_t addr, size_t size)
+{
+    const struct real_nccl *nccl = atomic_load(&state.backing);
+    struct nccl_visit visit;
+    ncclResult_t result;
+
+    nccl_given_remove(addr);
+    nccl_visit_begin(&visit);
+    result = nccl->ncclMemFree((void *)(uintptr_t)(addr - atomic_load(&state.front)));
+    nccl_visit_end(&visit);
+    if (result)
+        log_once(LOG_WARN, "NCCL did not take back %zu bytes at %#llx (error %d)", size, (ull)addr, (int)result);
+}
+
 /* NCCL gives no reason when it refuses. */
 static CUresult get(struct context *context, CUdeviceptr *ret_addr, size_t size)
 {
     const struct real_nccl *nccl = atomic_load(&state.backing);
     const size_t front = atomic_load(&state.front);
     const unsigned int time = capture_history_now();
+    const int device = context->device;
     struct nccl_visit visit;
     ncclResult_t result;
     void *ptr = NULL;
+    uint64_t left;
 
-    (void)context;
+    while ((left = nccl_given_left(device)))
+        give_back(left, 0);
     nccl_visit_begin(&visit);
     result = nccl->ncclMemAlloc(&ptr, front + size);
     nccl_visit_end(&visit);
     if (result || !ptr)
         return CUDA_ERROR_OUT_OF_MEMORY;
     capture_history_add((uintptr_t)ptr + front, time);
+    nccl_given_add(context, device, (uintptr_t)ptr + front);
     *ret_addr = (uintptr_t)ptr + front;
     return CUDA_SUCCESS;
 }
 
-/* Keeps memory for ever that NCCL may have registered for a graph. */
+/* Keeps memory, as long as its context lives, that NCCL may have registered for a graph. */
 static bool put(struct context *context, uint64_t addr, size_t size)
 {
-    const struct real_nccl *nccl = atomic_load(&state.backing);
-    struct nccl_visit visit;
-    ncclResult_t result;
-
     (void)context;
-    if (capture_history_saw(addr) && graphs_register()) {
+    if (capture_history_saw(addr) && graphs_register())
         kept_say();
-        return true;
-    }
-    nccl_visit_begin(&visit);
-    result = nccl->ncclMemFree((void *)(uintptr_t)(addr - atomic_load(&state.front)));
-    nccl_visit_end(&visit);
-    if (result)
-        log_once(LOG_WARN, "NCCL did not take back %zu bytes at %#llx (error %d)", size, (ull)addr, (int)result);
+    else
+        give_back(addr, size);
     return true;
 }
 

@@ -8,6 +8,7 @@
  * Locking: none.
  */
 #include "exports/export.h"
+#include "exports/retry.h"
 #include "nccl/comms.h"
 #include "nccl/pool_segments.h"
 #include "nccl/register_calls.h"
@@ -144,9 +145,16 @@ EXPORT ncclResult_t ncclMemAlloc(void **ptr, size_t size)
     const __typeof__(&ncclMemAlloc) next = real_nccl_next(ncclMemAlloc, CALLER);
     ncclResult_t result;
 
+    struct retry retry;
+
     if (!nccl_watches(CALLER))
         return next(ptr, size);
-    result = next(ptr, size);
+    retry = retry_begin();
+    do {
+        retry_later = (struct retry_later){.on = true};
+        result = next(ptr, size);
+        retry_later.on = false;
+    } while (result && retry_later.refused && retry_again(&retry, CUDA_ERROR_OUT_OF_MEMORY));
     if (!result && ptr && *ptr && size)
         nccl_user_memory((uintptr_t)*ptr, size);
     return result;

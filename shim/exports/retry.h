@@ -19,6 +19,15 @@
 #include "base/process.h"
 #include "serve/serve.h"
 
+/*
+ * The calling thread is in a call of NCCL that its hook makes again (on). There NCCL must not be called to undo a
+ * registration or to take a segment back, so a call of the driver that is refused is not made again, and the hook
+ * learns of that (refused).
+ */
+extern __thread struct retry_later {
+    bool on, refused;
+} retry_later __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
 struct retry {
     size_t wanted;         /* bytes; 0: not known */
     unsigned int arrivals; /* serve_arrivals() before the first call */
@@ -40,11 +49,20 @@ static inline bool retry_first(bool *done)
     return first;
 }
 
+/* True: the driver has refused memory, and this thread may look for some. */
+static inline bool retry_may(CUresult result)
+{
+    if (result != CUDA_ERROR_OUT_OF_MEMORY)
+        return false;
+    retry_later.refused |= retry_later.on;
+    return !retry_later.on;
+}
+
 /* True: make the call again. */
 static inline bool retry_again(struct retry *retry, CUresult result)
 {
-    return result == CUDA_ERROR_OUT_OF_MEMORY && ((retry_first(&retry->gave) && serve_give_back(retry->arrivals)) ||
-                                                  (retry_first(&retry->asked) && serve_ask(retry->wanted)));
+    return retry_may(result) && ((retry_first(&retry->gave) && serve_give_back(retry->arrivals)) ||
+                                 (retry_first(&retry->asked) && serve_ask(retry->wanted)));
 }
 
 /* As retry_again, for a call that NCCL makes inside ncclMemAlloc: there NCCL must not be called to take a segment
@@ -57,7 +75,7 @@ static inline bool retry_again_outside(struct retry *retry, CUresult result)
 /* As retry_again, for a call that takes memory of this device and needs no current context. */
 static inline bool retry_again_on_device(struct retry *retry, CUresult result, CUdevice device)
 {
-    return result == CUDA_ERROR_OUT_OF_MEMORY && !process_is_inside() &&
+    return !process_is_inside() && retry_may(result) &&
            ((retry_first(&retry->gave) && (serve_release(device, "oom") || serve_arrivals() != retry->arrivals)) ||
             (retry_first(&retry->asked) && serve_ask_on(device)));
 }

@@ -249,9 +249,14 @@ static void say_ranks(int program)
     SAY_MISSED("%s does not hand the preload to ranks on other hosts, or to any. Put cupool-run inside:",
                check.argv[0]);
     printf("%-10s", "");
-    print_words(0, program ? program : check.argc);
+    if (!program) {
+        printf(" %s OPTION... cupool-run -- PROGRAM ARGUMENT...\n", check.argv[0]);
+        check_say("note", "none of the words behind %s is a program that is found here", check.argv[0]);
+        return;
+    }
+    print_words(0, program);
     printf(" cupool-run --");
-    print_words(program ? program : check.argc, check.argc);
+    print_words(program, check.argc);
     putchar('\n');
 }
 

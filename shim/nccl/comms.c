@@ -127,10 +127,12 @@ void nccl_comm_ended(ncclComm_t comm, enum nccl_end how, ncclResult_t result)
 {
     if (!comm)
         return;
-    /* ncclInvalidArgument: the revocation was refused, and the communicator goes on. After any other error NCCL has
-     * already given up the communicator's work. */
-    if (how == NCCL_END_CLOSE && result == ncclInvalidArgument)
+    /* ncclInvalidArgument: the call was refused, as while an earlier one on a communicator that does not block is under
+     * way, and the communicator goes on. After any other error NCCL has already given up the communicator's work. */
+    if (how != NCCL_END_SILENT && result == ncclInvalidArgument) {
         nccl_reg_comm_reopen(nccl_registry(), comm);
+        return;
+    }
     if (how == NCCL_END_SILENT || how == NCCL_END_TALK) {
         struct ending *one = nccl_reg_group_depth() ? malloc(sizeof(*one)) : NULL;
 

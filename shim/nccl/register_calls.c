@@ -152,6 +152,18 @@ void nccl_segment_lost(const struct context *owner, uint64_t addr)
         nccl_reg_segment_lost(nccl_registry_private, addr, owner);
 }
 
+void nccl_owner_ends(const struct context *owner)
+{
+    if (nccl_registers())
+        nccl_reg_owner_ends(nccl_registry_private, owner);
+}
+
+void nccl_owner_stays(const struct context *owner)
+{
+    if (nccl_registers())
+        nccl_reg_owner_stays(nccl_registry_private, owner);
+}
+
 void nccl_owner_lost(const struct context *owner)
 {
     if (nccl_registers())

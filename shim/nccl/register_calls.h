@@ -44,6 +44,9 @@ int nccl_segment_remove(uint64_t addr, void (*release)(void *arg, uint64_t addr,
 /* A segment has gone with its context. */
 void nccl_segment_lost(const struct context *owner, uint64_t addr);
 
+/* The context is about to end; the call that was to end it has not. */
+void nccl_owner_ends(const struct context *owner);
+void nccl_owner_stays(const struct context *owner);
 /* The context has gone, with all memory registered for it. */
 void nccl_owner_lost(const struct context *owner);
 /* Memory of the program is used in an operation for the first time. 0, or it is not registered, see

@@ -6,6 +6,7 @@
  */
 #include "nccl_app.h"
 
+#include <cuda.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -143,6 +144,79 @@ static void ends_beside_work(struct rank *r)
     CU(cudaFree(at));
 }
 
-const struct scenario scenarios_goes[] = {{"trim", trim}, {"busy", busy},       {"going", going},
-                                          {"lose", lose}, {"revoked", revoked}, {"ends_beside_work", ends_beside_work},
+/* The program's own ncclMemAlloc finds the device full of memory that the pool has idle and registered. */
+static void own_memory(struct rank *r)
+{
+    char *at = get(20 * MIB), *other = get(20 * MIB);
+    void *own;
+
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    CU(cudaFree(at));
+    CU(cudaFree(other));
+    NC(ncclMemAlloc(&own, 50 * MIB));
+    all_gather(r, own, (char *)own + MIB);
+    if (!ncclMemAlloc(&(void *){NULL}, 50 * MIB))
+        FAIL("there is memory twice");
+    NC(ncclMemFree(own));
+    comm_end(r);
+}
+
+/* Most of the device is the pool's when it is reset, and is there again afterwards; blocks, too, that were not freed.
+ */
+static void after_reset(struct rank *r)
+{
+    char *at;
+
+    for (int i = 0; i < 3; i++) {
+        CU(cudaFree(get(20 * MIB)));
+        get(50 * MIB); /* what is idle goes back for it */
+        CU(cudaDeviceReset());
+    }
+    at = get(50 * MIB);
+    CU(cudaStreamCreate(&r->stream));
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    CU(cudaFree(at));
+    comm_end(r);
+}
+
+#if CUDA_VERSION >= 13000
+#define CTX_CREATE(context, device) cuCtxCreate(context, NULL, 0, device)
+#else
+#define CTX_CREATE(context, device) cuCtxCreate(context, 0, device)
+#endif
+
+/* Memory of another context goes with that, and has been registered with a communicator that does not. */
+static void other_context(struct rank *r)
+{
+    char *at = get(8 * MIB), *other;
+    CUcontext first, second;
+
+    comm_make(r, 0);
+    for (int i = 0; i < 3; i++) {
+        if (cuCtxGetCurrent(&first) || CTX_CREATE(&second, r->rank))
+            FAIL("no second context");
+        other = get(8 * MIB);
+        if (cuCtxSetCurrent(first))
+            FAIL("the first context does not come back");
+        all_gather(r, at, at + MIB);
+        if (cuCtxDestroy(second))
+            FAIL("the second context does not go");
+        (void)other;
+        other = get(8 * MIB); /* at its addresses, perhaps */
+        all_gather(r, other, other + MIB);
+    }
+    comm_end(r);
+}
+
+const struct scenario scenarios_goes[] = {{"trim", trim},
+                                          {"busy", busy},
+                                          {"going", going},
+                                          {"lose", lose},
+                                          {"revoked", revoked},
+                                          {"ends_beside_work", ends_beside_work},
+                                          {"own_memory", own_memory},
+                                          {"after_reset", after_reset},
+                                          {"other_context", other_context},
                                           {NULL, NULL}};

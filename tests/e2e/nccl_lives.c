@@ -290,6 +290,27 @@ static void end_refused(const struct use *row, bool closes)
     }
 }
 
+/* Refused, as while an operation is under way: it goes on, and memory that is still registered stays. */
+static void end_too_early(const struct use *row)
+{
+    for (int early = 0; early < 2; early++) {
+        const ncclComm_t comm = registered();
+
+        prepare("ncclAllReduce", ncclInProgress, NULL);
+        (void)ncclAllReduce(pointer(memory), pointer(memory), 8, 7, 0, comm, NULL);
+        comm->state = early ? ncclInProgress : ncclSuccess;
+        prepare(row->name, ncclInvalidArgument, NULL);
+        EXPECT(row->call(comm) == ncclInvalidArgument, row->name, "another result");
+        free_elsewhere();
+        EXPECT(is_freed() == !early, row->name, "memory goes while registered, or stays");
+        comm->state = ncclSuccess;
+        memory = memory_made(MEMORY);
+        operation(comm);
+        EXPECT(calls_of("ncclCommRegister", pointer(memory)) == 1, row->name, "it does not go on");
+        NC(ncclCommAbort(comm));
+    }
+}
+
 /* In a group they end with that. */
 static void end_in_group(const struct use *row)
 {
@@ -312,9 +333,9 @@ void lives_ends(void)
         const struct use *row = &ends[i];
 
         if (strcmp(row->name, "ncclCommFinalize") == 0)
-            ends_talking(row, /* stays: */ true);
+            ends_talking(row, /* stays: */ true), end_too_early(row);
         else if (strcmp(row->name, "ncclCommDestroy") == 0)
-            ends_talking(row, /* stays: */ false), end_in_group(row);
+            ends_talking(row, /* stays: */ false), end_in_group(row), end_too_early(row);
         else if (strcmp(row->name, "ncclCommAbort") == 0)
             ends_silent(row, /* stays: */ false), end_in_group(row);
         else if (strcmp(row->name, "ncclCommRevoke") == 0)

@@ -132,6 +132,28 @@ class Registered(Base):
                 self.assertEqual(run.done.err, "")
                 self.assertLess(run.done.counts["cuMemMap"] - run.done.counts["cuMemUnmap"], kept)
 
+    def test_memory_after_a_reset(self) -> None:
+        """What NCCL has given outlives a context, and goes back when the next one asks for memory."""
+        for backend in "nccl", "cuda", "vmm":
+            for register in "1", "0":
+                with self.subTest(backend, register=register):
+                    run = self.job("after_reset", backend, register=register, ranks=2, SIMGPU_MEMORY="64M")
+                    self.assertEqual((run.reported("breaches"), run.done.err), (0, ""))
+
+    def test_memory_of_a_context_that_ends(self) -> None:
+        """It is deregistered before, from communicators that stay."""
+        for backend in "nccl", "cuda", "vmm":
+            for processes in False, True:
+                with self.subTest(backend, processes=processes):
+                    self.assert_registered(self.job("other_context", backend, processes=processes, ranks=2))
+
+    def test_memory_for_the_programs_own_allocation(self) -> None:
+        """Idle memory goes back for an ncclMemAlloc, but not inside of it: there NCCL is not called."""
+        for backend in "nccl", "cuda", "vmm":
+            for processes in False, True:
+                with self.subTest(backend, processes=processes):
+                    self.assert_registered(self.job("own_memory", backend, processes=processes, ranks=2, SIMGPU_MEMORY="64M"))
+
     def test_revoked(self) -> None:
         """No call is made on it any more, and its memory goes when it has been destroyed."""
         run = self.job("revoked", "cuda", ranks=2, SIMGPU_MEMORY="80M")

@@ -356,6 +356,9 @@ class Chains(Case):
             out = self.check(0, name, "-n", "8", RUN, "--stats", "--", APPS / "app_static", env=env)
             self.assertIn(f"{name} starts cupool-run, which is right", out)
             self.assertIn("static, in", out)
+            out = self.check(1, name, "-n", "8", "./missing", "-n", env=env)
+            self.assertIn(f"           {name} OPTION... cupool-run -- PROGRAM ARGUMENT...\n", out)
+            self.assertIn("is a program that is found here", out)
         self.assertFalse((self.dir / "started").exists())
 
     def test_containers_and_other_users(self) -> None:

@@ -37,6 +37,9 @@ class Inputs(Case):
                 self.assertEqual(done.returncode, 2)
                 self.assertRegex(done.stderr, r"cupool-trace: .*none: No such file")
                 self.assertIn("complete", done.stdout)  # the other file is still reported
+                self.assertNotIn("leaves no trace", done.stderr)
+                done = self.run_tool(command, str(self.dir / "none" / "cupool.*.jsonl"))
+                self.assertIn("No such file or directory (no file has such a name: a process that allocates", done.stderr)
                 empty = self.dir / "empty"
                 empty.mkdir(exist_ok=True)
                 done = self.run_tool(command, str(empty))

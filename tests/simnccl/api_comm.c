@@ -193,7 +193,8 @@ API(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t *error))
     if (comm->pending && !call.outer &&
         atomic_compare_exchange_strong(&comm->user, &nobody, (int)syscall(SYS_gettid))) {
         call.comm = comm;
-        pending_step(comm, settings.slow);
+        if (comm->pending) /* still: another thread's poll may have ended it before this one had its turn */
+            pending_step(comm, settings.slow);
     }
     *error = (ncclResult_t)comm->error;
     if (*error == ncclSuccess && (comm->pending || comm->state == COMM_STARTING))

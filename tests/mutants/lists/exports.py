@@ -110,6 +110,14 @@ MUTANTS = [
         ("call->t = taken ? now : call->start;", "call->t = now;")], 5),
     Mutant("physical memory: what failed is not told", ["vmm / Calls.test_errors"], [
         ("if (!call->start)", "if (!call->start || result)")]),
+    Mutant("NCCL: memory of a context that has ended is lost", ["nccl / Registered.test_memory_after_a_reset"], [
+        ("while ((left = nccl_given_left(device))) give_back(left, 0);", "(void)left;")]),
+    Mutant("NCCL: what has gone back is taken for lost", ["nccl / Registered.test_memory_after_a_reset"], [
+        ("nccl_given_remove(addr); nccl_visit_begin(&visit);", "nccl_visit_begin(&visit);")]),
+    Mutant("an ncclMemAlloc has its memory looked for inside of it", ["nccl / Registered.test_memory_for_the_programs_own_allocation"], [
+        ("return !retry_later.on;", "return true;")]),
+    Mutant("an ncclMemAlloc that was refused is not made again", ["nccl / Registered.test_memory_for_the_programs_own_allocation"], [
+        ("while (result && retry_later.refused && retry_again(&retry, CUDA_ERROR_OUT_OF_MEMORY));", "while (false);")]),
     Mutant("physical memory: idle memory is not given back for it", ["vmm / Calls.test_idle_memory_is_there_for_it"], [
         ("return !process_is_inside() && retry_again(retry, result);", "return false;")]),
     Mutant("physical memory: idle memory is given back from inside of NCCL", ["nccl / Wrong.test_deregistration_fails"], [

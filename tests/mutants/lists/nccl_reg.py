@@ -32,6 +32,16 @@ MUTANTS = [
         ("if (reg_group_uses(comm) || !reg_is_ready", "if (!reg_is_ready")]),
     Mutant("NCCL: a communicator that was finalized goes twice", ["nccl_rows / Rows.test_ends"], [
         ("return finalized ? -EALREADY : 0;", "(void)finalized; return 0;")]),
+    Mutant("NCCL: a context goes with registrations of communicators that stay", ["nccl_reg", "nccl / Registered.test_memory_of_a_context_that_ends"], [
+        ("if (done) segment_detach(reg, &segment);", "(void)done;")]),
+    Mutant("NCCL: memory of a context that is about to go is registered again", ["nccl_reg"], [
+        ("if (segment->leaving || segment->ending ||", "if (segment->leaving ||")]),
+    Mutant("NCCL: memory of a context that has stayed is not registered again", ["nccl_reg"], [
+        ("reg->segments[i].ending = false;", ";")]),
+    Mutant("NCCL: a finalization that was refused counts", ["nccl_rows / Rows.test_ends"], [
+        ("if (undone) nccl_reg_comm_gone(reg, comm);", "(void)undone;")]),
+    Mutant("NCCL: an end that was refused counts", ["nccl_rows / Rows.test_ends"], [
+        ("if (how != NCCL_END_SILENT && result == ncclInvalidArgument)", "if (how == NCCL_END_CLOSE && result == ncclInvalidArgument)")]),
     Mutant("NCCL: a communicator goes with registrations", ["nccl_reg", "nccl / Registered.test_threads"], [
         ("rc = comm_detach_all(reg, found, comm);", "rc = 0;")]),
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [

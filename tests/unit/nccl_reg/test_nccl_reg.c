@@ -369,6 +369,43 @@ static void lost(void **state)
     assert_int_equal(nccl_fake.detaches, 1);
 }
 
+/* Its owner is about to end: no communicator keeps it, or registers it, unless the owner stays. */
+static void owner_ends(void **state)
+{
+    static char owner;
+
+    nccl_fake.owner = &owner;
+    comm_new(0, 0, false);
+    segment(0, 0);
+    nccl_fake.owner = NULL;
+    segment(1, 0);
+    collective(0, AT(0), AT(1));
+    nccl_fake_finish();
+    nccl_reg_owner_ends(reg, &owner);
+    assert_int_equal(nccl_fake.detaches, 1);
+    assert_int_equal(nccl_fake.waits, 1);
+    segment(2, 0);
+    assert_int_equal(collective(0, AT(1), AT(2)), 0);
+    assert_int_equal(nccl_fake.attaches, 3);
+    nccl_reg_owner_stays(reg, &owner);
+    assert_int_equal(collective(0, AT(0), AT(2)), 0);
+    assert_int_equal(nccl_fake.attaches, 4);
+    nccl_fake_finish();
+    /* Its work does not end: NCCL keeps what it may use. */
+    atomic_store(&nccl_fake.wait_rc, -EBUSY);
+    nccl_reg_owner_ends(reg, &owner);
+    assert_int_equal(nccl_fake.detaches, 1);
+    nccl_reg_owner_stays(reg, &owner);
+    atomic_store(&nccl_fake.wait_rc, 0);
+    nccl_reg_owner_ends(reg, &owner);
+    nccl_reg_owner_lost(reg, &owner);
+    assert_int_equal(nccl_fake.detaches, 2);
+    assert_int_equal(stats().segments, 2);
+    nccl_reg_owner_ends(reg, &owner); /* it has none: nothing to wait for */
+    assert_int_equal(nccl_fake.waits, 3);
+    comm_end(0);
+}
+
 /* Memory that comes where another was shows that this one is lost; and it is registered, also with who knows the old
  * one. */
 static void replaced(void **state)
@@ -436,6 +473,7 @@ int main(void)
         TEST(users),
         TEST(nonblocking),
         TEST(lost),
+        TEST(owner_ends),
         TEST(replaced),
         TEST(many),
     };
