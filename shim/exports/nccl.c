@@ -144,7 +144,6 @@ EXPORT ncclResult_t ncclMemAlloc(void **ptr, size_t size)
 {
     const __typeof__(&ncclMemAlloc) next = real_nccl_next(ncclMemAlloc, CALLER);
     ncclResult_t result;
-
     struct retry retry;
 
     if (!nccl_watches(CALLER))
