@@ -133,7 +133,7 @@ void hazard_memory_goes(const void *caller)
 
 void hazard_free(CUdeviceptr addr, const void *caller)
 {
-    const struct real_driver *driver = policy_auto_driver();
+    const struct real_driver *driver = serve_watches(caller) ? policy_auto_driver() : NULL;
     CUmemoryPool pool = NULL;
 
     if (addr && driver && driver->cuPointerGetAttribute &&
