@@ -133,7 +133,7 @@ class Registered(Base):
                 self.assertLess(run.done.counts["cuMemMap"] - run.done.counts["cuMemUnmap"], kept)
 
     def test_memory_after_a_reset(self) -> None:
-        """What NCCL has given outlives a context, and goes back when the next one asks for memory."""
+        """Memory that NCCL has given outlives a context, and goes back when the next one asks for memory."""
         for backend in "nccl", "cuda", "vmm":
             for register in "1", "0":
                 with self.subTest(backend, register=register):
