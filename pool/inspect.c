@@ -29,11 +29,23 @@ void *pool_arg(const struct pool *pool)
     return atomic_load_explicit(&pool->arg, memory_order_relaxed);
 }
 
-size_t pool_live(uint64_t addr, struct pool **ret_pool, size_t *ret_block)
+static struct block *live_find(uint64_t addr)
 {
     struct block *block;
 
-    if (!map_find(addr, &block) || !block || atomic_load(&block->state) != BLOCK_LIVE)
+    return map_find(addr, &block) && block && atomic_load(&block->state) == BLOCK_LIVE ? block : NULL;
+}
+
+bool pool_is_live(uint64_t addr)
+{
+    return live_find(addr);
+}
+
+size_t pool_live(uint64_t addr, struct pool **ret_pool, size_t *ret_block)
+{
+    const struct block *block = live_find(addr);
+
+    if (!block)
         return 0;
     *ret_pool = block->segment->pool;
     *ret_block = block->size;

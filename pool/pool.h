@@ -196,7 +196,10 @@ void pool_disown(uint64_t addr, size_t size);
 /* The pool that owns an address; NULL: none. A hint, unless the caller owns a live block there. Never blocks. */
 struct pool *pool_of(uint64_t addr);
 
-/* The size that was requested for the live block that starts at addr; 0: none does. Never blocks. */
+/* True if a live block starts at addr. A hint, unless the caller owns that block. Never blocks. */
+bool pool_is_live(uint64_t addr);
+/* The size that was requested for the live block that starts at addr; 0: none does. Never blocks. The caller owns that
+ * block: no other thread frees it meanwhile. */
 size_t pool_live_size(uint64_t addr);
 
 /* As pool_live_size, and if there is one, its pool and its rounded size. */

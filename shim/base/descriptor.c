@@ -15,7 +15,11 @@
 
 void file_drop(int fd)
 {
-    syscall(SYS_close, fd);
+    int cancel;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    close(fd);
+    pthread_setcancelstate(cancel, NULL);
 }
 
 int file_aside(int fd)

@@ -59,7 +59,7 @@ bool serve_is_freed(uint64_t addr, const void *caller)
     uint64_t base;
     size_t size;
 
-    return (!pool_live_size(addr) || (ipc_table_any() && ipc_table_parked(addr))) &&
+    return (!pool_is_live(addr) || (ipc_table_any() && ipc_table_parked(addr))) &&
            serve_range(addr, caller, &base, &size) && !size;
 }
 

@@ -61,7 +61,7 @@ static int block_export(struct pool *pool, uint64_t base, size_t size, uint64_t 
     }
     rc = ipc_table_add(context, base, size, &as, ret_block);
     /* Another thread frees the block at this moment: the next one here is not this one. */
-    if (!rc && !pool_live_size(base)) {
+    if (!rc && !pool_is_live(base)) {
         ipc_table_free(base);
         rc = -ENOENT;
     }

@@ -10,7 +10,7 @@ MUTANTS = [
     Mutant("a process that has become another program still lives", ["ipc / Held.test_until_the_importer_is_gone"], [
         ("process->stack && seen.stack && seen.stack != process->stack", "false")]),
     Mutant("a descriptor is closed where a thread may be cancelled", ["cancelled / Cancelled.test_virtual_memory"], [
-        ("syscall(SYS_close, fd);", "close(fd);")]),
+        ("pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); close(fd); pthread_setcancelstate(cancel, NULL);", "(void)cancel; close(fd);")]),
     Mutant("the limits of the machine are read where a thread may be cancelled", ["cancelled / Cancelled.test_pinned_memory"], [
         ("pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); fd = open(path,",
          "pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel); fd = open(path,")]),

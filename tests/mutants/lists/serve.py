@@ -47,7 +47,7 @@ MUTANTS = [
     Mutant("ipc: a block that nobody holds any more stays", ["ipc / Held.test_until_it_is_closed", "ipc / Held.test_until_the_importer_is_gone"], [
         ("free_with(parked_release, addr);", "(void)parked_release;")]),
     Mutant("ipc: a freed block that is held is there for the program", ["ipc / Held.test_until_it_is_closed"], [
-        ("|| (ipc_table_any() && ipc_table_parked(*ret_base)))", ")"), ("(!pool_live_size(addr) || (ipc_table_any() && ipc_table_parked(addr)))", "!pool_live_size(addr)")]),
+        ("|| (ipc_table_any() && ipc_table_parked(*ret_base)))", ")"), ("(!pool_is_live(addr) || (ipc_table_any() && ipc_table_parked(addr)))", "!pool_is_live(addr)")]),
     Mutant("ipc: a process opens its own block", ["ipc / Bytes.test_whoever_opens_its_own"], [
         ("else if (ipc_server_is(&ticket.station))", "else if (false)")]),
     Mutant("switch: a process imports its own block", ["switch / Wrong.test_tickets"], [
