@@ -215,7 +215,7 @@ static int set_2d32_plain(char *u, size_t n, int byte)
 /* A race that has to come out right with ordered, too: CUDA orders such a copy with the work of both devices. */
 #define ORDERED(name_, write_)                                                                                         \
     {                                                                                                                  \
-        .name = #name_, .fn = auto_race_row, .write = write_                                                           \
+        .name = #name_, .fn = auto_race_row, .write = (write_)                                                         \
     }
 
 /* clang-format off */

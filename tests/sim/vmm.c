@@ -321,9 +321,8 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
     struct sim_alloc *a = sim_alloc_find(ptr);
     struct physical *p = physical_of(handle);
     CUresult r = CUDA_SUCCESS;
-    if (!a || !p || a->kind != SIM_MEM_VMM || a->physical || offset > p->size || size > p->size - offset)
-        r = CUDA_ERROR_INVALID_VALUE;
-    else if (ptr % SIM_PAGE || size == 0 || size % SIM_PAGE || size > a->size - (ptr - a->addr))
+    if (!a || !p || a->kind != SIM_MEM_VMM || a->physical || offset > p->size || size > p->size - offset ||
+        ptr % SIM_PAGE || size == 0 || size % SIM_PAGE || size > a->size - (ptr - a->addr))
         r = CUDA_ERROR_INVALID_VALUE;
     else if (p->at || p->dev != a->dev)
         r = CUDA_ERROR_NOT_SUPPORTED;
