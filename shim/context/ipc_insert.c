@@ -201,7 +201,8 @@ static int take(const struct ipc_grant *grant, int fd, struct import *import)
     /* The driver maps memory from its beginning on alone. */
     if (grant->how != IPC_DESCRIPTOR || grant->offset || grant->segment_size % POOL_SEGMENT_UNIT)
         return no_use(-ENOTSUP, "it does not begin virtual memory");
-    /* A ticket of CUDA IPC. What cupool_export makes has less behind it: guard bytes, and the rest of their unit. */
+    /* Such a ticket is from cudaIpcGetMemHandle. Behind a block of cupool_export come only guard bytes, and the rest of
+     * their unit. */
     if (grant->segment_size - grant->size > POOL_SEGMENT_UNIT)
         return no_use(-ENOTSUP, "it shares virtual memory with other blocks");
     if (import->device < 0)

@@ -48,8 +48,8 @@ void hazard_foreign_access(CUdeviceptr addr, CUstream stream);
 void hazard_foreign_accesses_3d(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count, CUstream stream);
 void hazard_foreign_accesses(const CUdeviceptr *to, const CUdeviceptr *from, size_t count, CUstream stream);
 
-/* A call of the driver's is about to take memory away, and waits for no work. What an earlier cudaFree of any thread
- * natively waited for would be over by then, so all devices become strict. */
+/* A call of the driver's is about to take memory away, and waits for no work. Natively an earlier cudaFree, of any
+ * thread, has waited for the work that uses the memory, so all devices become strict. */
 void hazard_memory_goes(const void *caller);
 /* The driver is about to free memory that is not pooled: that of cudaMallocAsync goes without a wait. */
 void hazard_free(CUdeviceptr addr, const void *caller);

@@ -110,6 +110,12 @@ class Base(Case):
             time.sleep(0.005)
         self.assertEqual(got, want, command)
 
+    def wait_for_descriptors(self, process: Process, most: int) -> None:
+        limit = time.monotonic() + TIMEOUT
+        while process("fds") > most and time.monotonic() < limit:
+            time.sleep(0.005)
+        self.assertLessEqual(process("fds"), most)
+
 
 class Server(Process):
     """A process with the backend vmm, on the card that all of a test have."""

@@ -446,10 +446,7 @@ class Deaths(Base):
                 for i in mine + [first]:
                     self.assertEqual(a(f"free {i}"), 0)
                 self.wait_for(a, "used", before)
-                limit = time.monotonic() + TIMEOUT
-                while a("fds") > fds and time.monotonic() < limit:
-                    time.sleep(0.005)
-                self.assertLessEqual(a("fds"), fds)
+                self.wait_for_descriptors(a, fds)
 
     def test_of_exporters(self) -> None:
         rng = random.Random(2)

@@ -55,10 +55,7 @@ class Deaths(Switch):
             for i in mine:
                 self.assertEqual(a(f"free {i}"), 0)
             self.wait_for(a, "used", before)
-            limit = time.monotonic() + TIMEOUT
-            while a("fds") > fds and time.monotonic() < limit:
-                time.sleep(0.005)
-            self.assertLessEqual(a("fds"), fds)
+            self.wait_for_descriptors(a, fds)
 
     def test_of_exporters(self) -> None:
         rng = random.Random(4)

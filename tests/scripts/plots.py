@@ -8,10 +8,12 @@ import io
 import json
 import random
 import sys
+import unittest
 from pathlib import Path
 from typing import Any, Iterator, Optional
 from unittest import mock
 
+import chromium
 from made_traces import BASE, MIB, ROOT, Case, Event, ev, header
 
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -137,3 +139,20 @@ def outgrown() -> list[Event]:
 def column(series: Event, name: str, which: str) -> list[int]:
     values: list[int] = series[name].get(which, series[name]["last"])
     return values
+
+
+class BrowserCase(PlotCase):
+    """Pages in one browser for all tests of a class; without a browser they are skipped."""
+
+    browser: chromium.Browser
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        program = chromium.find()
+        if not program:
+            raise unittest.SkipTest("no Chromium")
+        try:
+            cls.browser = chromium.Browser(program)
+        except OSError as e:
+            raise unittest.SkipTest(f"Chromium does not start: {e}") from e
+        cls.addClassCleanup(cls.browser.close)

@@ -7,9 +7,8 @@ import unittest
 from typing import Any, Optional
 from unittest import mock
 
-import chromium
 from made_traces import BASE, MIB, Event, ev, header
-from plots import PlotCase
+from plots import BrowserCase, PlotCase
 
 from cupool_trace import bands, plot  # noqa: E402
 
@@ -109,20 +108,7 @@ class Data(PlotCase):
         self.assertNotIn("range begins (NVTX)", self.plot(self.write(trace()), kind="svg").read_text())
 
 
-@unittest.skipUnless(chromium.find(), "no Chromium")
-class InBrowser(PlotCase):
-    browser: chromium.Browser
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        program = chromium.find()
-        assert program
-        try:
-            cls.browser = chromium.Browser(program)
-        except OSError as e:
-            raise unittest.SkipTest(f"Chromium does not start: {e}") from e
-        cls.addClassCleanup(cls.browser.close)
-
+class InBrowser(BrowserCase):
     def show(self, *ranges: Event) -> None:
         self.browser.open(self.plot(self.write(trace(*ranges))))
 

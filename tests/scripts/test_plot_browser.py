@@ -14,26 +14,13 @@ from typing import Any
 import chromium
 import test_trace_fuzz
 from made_traces import BASE, MIB, Event, ev, good, header
-from plots import PlotCase, called, life, outgrown
+from plots import BrowserCase, called, life, outgrown
 
 def hash_of(browser: chromium.Browser, selector: str) -> str:
     return str(browser.evaluate(f"document.querySelector({json.dumps(selector)}).toDataURL()"))
 
 
-@unittest.skipUnless(chromium.find(), "no Chromium")
-class InBrowser(PlotCase):
-    browser: chromium.Browser
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        program = chromium.find()
-        assert program
-        try:
-            cls.browser = chromium.Browser(program)
-        except OSError as e:
-            raise unittest.SkipTest(f"Chromium does not start: {e}") from e
-        cls.addClassCleanup(cls.browser.close)
-
+class InBrowser(BrowserCase):
     def setUp(self) -> None:
         super().setUp()
         self.addCleanup(self.no_complaints)
