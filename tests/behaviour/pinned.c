@@ -13,7 +13,8 @@
 /* The least that CUPOOL_HOST_POPULATE maps. */
 #define POPULATED (256 * BT_MIB)
 #define ROUNDS    40
-#define SOME      5000
+/* More requests of the least size than a slab of the pool serves. */
+#define SOME 50000
 
 static const size_t sizes[] = {100, 5000, 64 * BT_KIB, 700 * BT_KIB, BT_MIB, LARGE};
 #define SIZES (sizeof(sizes) / sizeof(sizes[0]))
@@ -160,9 +161,12 @@ static int free_beside_work(void)
     if (!pooled_ordered())
         SKIP("natively the free waits");
     for (size_t i = 0; i < SIZES; i++) {
-        unsigned char *p, *q, *some[SOME];
+        /* Other free memory may be ready, too: as much as a slab, or some blocks. */
+        const size_t most = 100 + 4 * BT_MIB / sizes[i];
+        static unsigned char *some[SOME];
+        unsigned char *p, *q;
         cudaStream_t stream;
-        int n;
+        size_t n;
 
         OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
         OK(cudaMallocHost((void **)&p, sizes[i]));
@@ -173,8 +177,8 @@ static int free_beside_work(void)
         CHECK(p != q);
         go = 1;
         OK(cudaStreamSynchronize(stream));
-        for (n = 0; n < SOME && (n == 0 || some[n - 1] != p); n++) { /* others may be ready, too */
-            if (n % 50 == 49)
+        for (n = 0; n < most && (n == 0 || some[n - 1] != p); n++) {
+            if (n && n % (most / 100) == 0)
                 bt_nap(1000); /* events may be over later than the stream that was waited for */
             OK(cudaMallocHost((void **)&some[n], sizes[i]));
         }
