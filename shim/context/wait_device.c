@@ -55,6 +55,10 @@ CUresult context_wait_all(uint64_t limit, bool *ret_late)
             late = !order_wait_until(context, limit);
         if (!late)
             result = order_wait(context);
+        if ((late || result) && !context_stays(context)) { /* its end has ended the work, too */
+            late = false;
+            result = CUDA_SUCCESS;
+        }
     }
     *ret_late = late;
     return result;
