@@ -290,7 +290,8 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     struct call call;
     CUresult result;
 
-    hazard_memory_goes(CALLER); /* of a call that is deferred, too: the driver's comes at any time */
+    /* Also if the call is deferred: the driver's comes at any time. */
+    hazard_memory_goes(CALLER);
     if (cache && vmm_cache_unmap(cache, vmm_kept_thread(), ptr, size, vmm_kept_serves(), now_ns()))
         return CUDA_SUCCESS;
     direct_range_ends(ptr, size);
