@@ -406,6 +406,21 @@ static int give_mapped_part(void *p)
     return 0;
 }
 
+static int give_access_first(void *p)
+{
+    const CUmemAccessDesc none = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+                                  .flags = CU_MEM_ACCESS_FLAGS_PROT_NONE};
+
+    OK(cuMemSetAccess(dptr(p), 2 * BT_MIB, &none, 1));
+    OK(cudaDeviceSynchronize());
+    return give_mapped(p);
+}
+
+static int no_access_after_free(void)
+{
+    return goes_after_free(take_mapped, give_access_first);
+}
+
 static int unmap_alone_after_free(void)
 {
     return goes_after_free(take_mapped, give_mapped_part);
@@ -416,7 +431,7 @@ static const struct bt_test tests[] = {
     BT_TEST(mixed),          BT_TEST(lookup_linked),    BT_TEST(lookup_by_dlsym),  BT_TEST(lookup_of_lookup),
     BT_TEST(lookup_runtime), BT_TEST(lookup_status),    BT_TEST(dlsym_direct),     BT_TEST(dlsym_others),
     BT_TEST(many),           BT_TEST(async_after_free), BT_TEST(unmap_after_free), BT_TEST(unmap_alone_after_free),
-    {.name = NULL}};
+    BT_TEST(no_access_after_free), {.name = NULL}};
 
 int main(int argc, char **argv)
 {

@@ -9,6 +9,8 @@ MUTANTS = [
         ("if ((late || result) && !context_stays(context))", "if (late && !context_stays(context))")]),
     Mutant("a wait for all contexts goes on for one that has ended", ["shim_waits"], [
         ("if ((late || result) && !context_stays(context))", "if (result && !context_stays(context))")]),
+    Mutant("a wait for a device where nothing was pooled invalidates a capture", ["shim_waits"], [
+        ("if (capture_active_now())", "if (0)", "context_wait_primaries")]),
     Mutant("pause: a device where nothing was pooled is not waited for", ["pause / Meanwhile.test_a_device_without_memory"], [
         ("if (!result && change->limit == PAUSE_NO_LIMIT) result = context_wait_primaries();", "")]),
     Mutant("switch: a withdrawal waits where memory is pooled alone", ["switch / Models.test_the_withdrawal_waits_for_another_device"], [

@@ -256,9 +256,30 @@ static void test_wait_all_until(void **state)
     assert_int_equal(fake.relaxes, 7);
 }
 
+/* --- primary contexts in which nothing was pooled --- */
+
+static void test_wait_primaries(void **state)
+{
+    (void)state;
+    ready();
+    fake.contexts[1].active = true;
+    assert_int_equal(context_wait_primaries(), CUDA_SUCCESS);
+    assert_string_equal(fake_log(), "retain:1 push:c1 sync:c1 pop release:1");
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_LAUNCH_FAILED, 1);
+    assert_int_equal(context_wait_primaries(), CUDA_ERROR_LAUNCH_FAILED);
+    assert_string_equal(fake_log(), "retain:1 push:c1 sync:c1 pop release:1");
+    atomic_store(&capture_count, 1); /* that wait would invalidate it */
+    assert_int_equal(context_wait_primaries(), CUDA_ERROR_NOT_READY);
+    pooled(1);
+    fake_log();
+    assert_int_equal(context_wait_primaries(), CUDA_SUCCESS);
+    assert_string_equal(fake_log(), "");
+    assert_int_equal(atomic_load(&contexts.probing[1]), 0);
+}
+
 int main(int argc, char **argv)
 {
-    struct isolated tests[13];
+    struct isolated tests[14];
     size_t n = 0;
 
     tests[n++] = (struct isolated){ISOLATED(test_order_wait), .environment = ORDERED};
@@ -275,5 +296,6 @@ int main(int argc, char **argv)
     tests[n++] = (struct isolated){ISOLATED(test_wait_all_context_ends), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_wait_all_fails), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_wait_all_until), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_wait_primaries), .environment = ORDERED};
     return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }
