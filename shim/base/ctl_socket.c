@@ -115,8 +115,8 @@ static int name(const char *folder)
     return len < (int)sizeof(ctl.at.sun_path) ? 0 : ENAMETOOLONG;
 }
 
-/* The socket has its name only once it listens: cupool-ctl removes a socket at which nobody does. The name may be there,
- * of a process of this number that was killed. */
+/* The socket has its name only once it listens: cupool-ctl removes a socket at which nobody does. The name may be
+ * there, of a process of this number that was killed. */
 static int listen_at(const char *folder)
 {
     struct sockaddr_un first;

@@ -436,12 +436,25 @@ static int unmap_alone_after_free(void)
     return goes_after_free(take_mapped, give_mapped_part);
 }
 
-static const struct bt_test tests[] = {
-    BT_TEST(arguments),      BT_TEST(address_range),    BT_TEST(attributes),       BT_TEST(freed_address),
-    BT_TEST(mixed),          BT_TEST(lookup_linked),    BT_TEST(lookup_by_dlsym),  BT_TEST(lookup_of_lookup),
-    BT_TEST(lookup_runtime), BT_TEST(lookup_status),    BT_TEST(dlsym_direct),     BT_TEST(dlsym_others),
-    BT_TEST(many),           BT_TEST(async_after_free), BT_TEST(unmap_after_free), BT_TEST(unmap_alone_after_free),
-    BT_TEST(no_access_after_free), BT_TEST(unmap_after_pinned_free), {.name = NULL}};
+static const struct bt_test tests[] = {BT_TEST(arguments),
+                                       BT_TEST(address_range),
+                                       BT_TEST(attributes),
+                                       BT_TEST(freed_address),
+                                       BT_TEST(mixed),
+                                       BT_TEST(lookup_linked),
+                                       BT_TEST(lookup_by_dlsym),
+                                       BT_TEST(lookup_of_lookup),
+                                       BT_TEST(lookup_runtime),
+                                       BT_TEST(lookup_status),
+                                       BT_TEST(dlsym_direct),
+                                       BT_TEST(dlsym_others),
+                                       BT_TEST(many),
+                                       BT_TEST(async_after_free),
+                                       BT_TEST(unmap_after_free),
+                                       BT_TEST(unmap_alone_after_free),
+                                       BT_TEST(no_access_after_free),
+                                       BT_TEST(unmap_after_pinned_free),
+                                       {.name = NULL}};
 
 int main(int argc, char **argv)
 {

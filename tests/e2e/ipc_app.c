@@ -36,7 +36,7 @@
  *   race I ROUNDS NUMBER
  *                      four threads insert this import into range I and withdraw it, so many times each: what is wrong
  *   capture I          the error of cupool_withdraw at block I while a stream captures; above 1000: of CUDA
- *   cancelled COMMAND  a command, by a thread with a pending cancellation; "inside" if it is cancelled before it answers
+ *   cancelled COMMAND  a command, by a thread with a pending cancellation; "inside" if it is cancelled within it
  *   changed            how many calls of cupool.h, of those above, have changed errno
  *   closefrom FD [TO]  close every descriptor from FD on, to TO alone
  *   taken FD           close every descriptor from FD on, let a socket of ours have 40 of these numbers, and send this
