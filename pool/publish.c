@@ -59,7 +59,6 @@ void block_publish(struct pool *pool, struct block *block, int rc)
     }
     magazine = magazine_enter(pool);
     count_up(&magazine->frees);
-    handed_sub(magazine, block->size);
     if (rc == 0) {
         count_up(&magazine->order);
         put = magazine_put(magazine, block);
@@ -67,9 +66,11 @@ void block_publish(struct pool *pool, struct block *block, int rc)
         count_up(&magazine->deferrals);
         magazine_defer(pool, magazine, block);
     }
+    if (put)
+        handed_sub(magazine, block->size);
     lock_give(&magazine->lock);
     if (!put)
-        magazine_put_or_coalesce(pool, magazine, block);
+        magazine_put_or_coalesce(pool, magazine, block, block->size);
 }
 
 /* As block_publish, for the deferred blocks of a magazine; is_own: this thread has freed them all. */
@@ -91,7 +92,7 @@ static void list_publish(struct pool *pool, struct magazine *magazine, struct bl
         magazine_unlock(magazine);
         if (!block)
             return;
-        magazine_put_or_coalesce(pool, magazine, block);
+        magazine_put_or_coalesce(pool, magazine, block, /* handed: */ 0);
         block = next;
     }
 }

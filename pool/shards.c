@@ -139,12 +139,13 @@ int shards_take(struct pool *pool, size_t size, size_t requested, bool refused, 
     return rc;
 }
 
-void magazine_put_or_coalesce(struct pool *pool, struct magazine *magazine, struct block *block)
+void magazine_put_or_coalesce(struct pool *pool, struct magazine *magazine, struct block *block, size_t handed)
 {
     bool put = false;
 
     locks_take(pool);
     magazine_use(pool, magazine);
+    handed_sub(magazine, handed);
     handed_collect(pool, magazine);
     if (!block->segment->withdrawn) {
         coalesce(pool, cached_grab(magazine, 0, magazine->has_holes ? LIST_SETS : HASH_SETS, NULL, /* all: */ true));

@@ -16,7 +16,9 @@ bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, s
 /* With no lock: a block for a small request from any magazine's segments. refused: the driver has no more memory, so
  * examine every block. -ENOENT: nothing fits. */
 int shards_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr);
-/* With no lock: as magazine_put, after making room; otherwise the block is coalesced. */
-void magazine_put_or_coalesce(struct pool *pool, struct magazine *magazine, struct block *block);
+/* With no lock: as magazine_put, after making room; otherwise the block is coalesced. handed: the bytes of the block
+ * that the magazine still counts as handed out; they are on the books of the live until here, so they must be in both.
+ */
+void magazine_put_or_coalesce(struct pool *pool, struct magazine *magazine, struct block *block, size_t handed);
 
 #endif

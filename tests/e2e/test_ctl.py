@@ -211,10 +211,18 @@ class Others(Base):
 class Library(Base):
     """The library's side of the socket."""
 
+    def connect(self, peer: socket.socket, pid: int) -> None:
+        while True:
+            try:  # a queue that is full is empty in a moment
+                peer.connect(str(self.dir / f"cupool-{pid}.sock"))
+                return
+            except BlockingIOError:
+                time.sleep(0.001)
+
     def talk(self, pid: int, data: bytes) -> bytes:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
             peer.settimeout(TIMEOUT)
-            peer.connect(str(self.dir / f"cupool-{pid}.sock"))
+            self.connect(peer, pid)
             try:
                 peer.send(data)
                 return peer.recv(1 << 16)
@@ -240,12 +248,7 @@ class Library(Base):
         silent = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(20)]
         for peer in silent:
             self.addCleanup(peer.close)
-            while True:
-                try:  # a queue that is full is empty in a moment
-                    peer.connect(str(self.dir / f"cupool-{a.pid}.sock"))
-                    break
-                except BlockingIOError:
-                    time.sleep(0.001)
+            self.connect(peer, a.pid)
         for i in range(3000):
             message = bytearray(REQUEST.pack(MAGIC, 1, rng.choice((1, 2, 3, 5, 9)), rng.choice((-1, 0, 1, 63, 64, 1 << 30)), rng.getrandbits(2),
                                              rng.getrandbits(64), rng.getrandbits(8), 0))

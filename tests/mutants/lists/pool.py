@@ -216,6 +216,9 @@ MUTANTS = [
         ("move(&pool->spares_common, spares);", "")]),
     Mutant("deferred blocks count for the peak", ["magazine"], [
         ("handed_sub(magazine, block->size); magazine_defer(", "magazine_defer(")]),
+    Mutant("a block on its way to the pool counts no more", ["magazine"], [
+        ("if (put) handed_sub(magazine, block->size); lock_give(&magazine->lock); if (!put) magazine_put_or_coalesce(pool, magazine, block, block->size);",
+         "handed_sub(magazine, block->size); lock_give(&magazine->lock); if (!put) magazine_put_or_coalesce(pool, magazine, block, 0);")]),
     Mutant("small sizes are not close", ["sizes"], [
         ("return (((last >> shift) + 1) << shift) * POOL_GRANULE;", "return (last + 1) * POOL_GRANULE;")]),
     Mutant("strays have no end", ["sizes"], [

@@ -325,6 +325,37 @@ static void test_withdrawn_is_in_no_magazine(void **state)
     assert_sound(env->pool, env->fake);
 }
 
+static void *release_there(void *arg)
+{
+    release(*(const uint64_t *)arg);
+    return NULL;
+}
+
+/* A block that no magazine may keep counts as handed out until it is off the books of the live: the statistics of that
+ * moment would otherwise have more live bytes than their peak. */
+static void test_on_its_way_to_the_pool(void **state)
+{
+    struct env *env = env_plain(state);
+    uint64_t addr = alloc(env->pool, 3 * MIB);
+    const struct magazine *first = env->pool->magazines;
+    pthread_t thread;
+
+    assert_int_equal(pool_withdraw(addr), 0);
+    lock_take(&env->pool->lock); /* which the other thread needs in order to give it back */
+    assert_int_equal(pthread_create(&thread, NULL, release_there, &addr), 0);
+    while (!atomic_load(&first->frees))
+        sched_yield();
+    magazine_visit(&env->pool->magazines[0]); /* until the other thread has left it */
+    magazine_unlock(&env->pool->magazines[0]);
+    assert_int_equal(handed_now(env->pool), live_bytes(env->pool));
+    lock_give(&env->pool->lock);
+    pthread_join(thread, NULL);
+    assert_int_equal(handed_now(env->pool), 0);
+    assert_int_equal(stats_of(env->pool).live, 0);
+    assert_int_equal(stats_of(env->pool).peak_live, 3 * MIB);
+    assert_sound(env->pool, env->fake);
+}
+
 /* --- side by side --- */
 
 static atomic_bool over;
@@ -395,6 +426,7 @@ int main(void)
         POOL_TEST(test_what_was_asked_for_stays_close_at_hand),
         POOL_TEST(test_kept_serves_when_the_slack_is_used_up),
         POOL_TEST(test_withdrawn_is_in_no_magazine),
+        POOL_TEST(test_on_its_way_to_the_pool),
         POOL_TEST(test_side_by_side),
     };
 
