@@ -228,10 +228,10 @@ static inline int cupool_backend_set(int backend)
  * CUPOOL_DISCARD drops it. cupool_resume() puts memory at the same addresses, and copies the contents back. Pointers,
  * and graphs captured before, are good again after that.
  *
- * For CUPOOL_BACKEND=vmm. Before memory goes, the call waits for all work of all contexts of the process. The program
- * launches nothing that uses the memory until it has resumed the device: such work meets an illegal address. Meanwhile
- * requests get new memory, which is not paused, and memory can be freed as always. Memory that the pool did not serve
- * (see cupool_stats.bypassed) stays.
+ * For CUPOOL_BACKEND=vmm. Before memory goes, the call waits for all work of the process's contexts (of those that the
+ * program makes with cuCtxCreate, where memory was pooled). The program launches nothing that uses the memory until it
+ * has resumed the device: such work meets an illegal address. Meanwhile requests get new memory, which is not paused,
+ * and memory can be freed as always. Memory that the pool did not serve (see cupool_stats.bypassed) stays.
  *
  * 0: paused. -EBUSY: a stream captures; memory is exported to another process, or registered with NCCL
  * (CUPOOL_REGISTER); another thread pauses or resumes the device. -EALREADY: it is paused. -EOPNOTSUPP: its memory

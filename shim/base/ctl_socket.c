@@ -115,18 +115,27 @@ static int name(const char *folder)
     return len < (int)sizeof(ctl.at.sun_path) ? 0 : ENAMETOOLONG;
 }
 
+/* The socket has its name only once it listens: cupool-ctl removes a socket at which nobody does. The name may be
+ * there, of a process of this number that was killed. */
 static int listen_at(const char *folder)
 {
+    struct sockaddr_un first;
     int error = name(folder);
 
     if (!error)
         error = file_begin(&ctl.listening, socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (error)
         return error;
-    unlink(ctl.at.sun_path); /* of a process of this number that was killed */
-    if (bind(ctl.listening.fd, (const struct sockaddr *)&ctl.at, sizeof(ctl.at)) || listen(ctl.listening.fd, CTL_PEERS))
+    first = ctl.at;
+    memcpy(strrchr(first.sun_path, '.'), ".new", sizeof(".new"));
+    unlink(first.sun_path);
+    if (bind(ctl.listening.fd, (const struct sockaddr *)&first, sizeof(first)))
         return errno;
-    return 0;
+    if (listen(ctl.listening.fd, CTL_PEERS) == 0 && rename(first.sun_path, ctl.at.sun_path) == 0)
+        return 0;
+    error = errno;
+    unlink(first.sun_path);
+    return error;
 }
 
 static int wake_open(void)

@@ -12,7 +12,7 @@
 #include "pool.h"
 
 /* The counters of an entry's pool, which may be about to be destroyed. False: it has none. ending: at exit, see
- * context.h. */
+ * counters.h. */
 static bool stats_get(struct context *context, int device, bool ending, struct pool_stats *ret_stats)
 {
     const bool pinned = pins_add(context);

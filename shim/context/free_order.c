@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * free_order.c - puts the frees of a context in order: every free waits for earlier work, on the device or on the host.
- * See context.h and context_state.h. free_policy.c decides whether a free waits on the host.
+ * See free_order.h and context_state.h. free_policy.c decides whether a free waits on the host.
  *
  * Flat combining: the thread that holds the slot SLOT_COMBINER, the combiner, orders the frees of all threads that came
  * before its batch began. The other threads wait for it for a short while and then take a slot of their own.

@@ -64,6 +64,7 @@ static struct {
     unsigned int given; /* so many of tokens have been in use */
     struct token tokens[TOKENS];
     struct entry entries[CONTEXTS_MAX];
+    atomic_bool unwaited; /* a free has not waited for its context */
 } host = {.making = PTHREAD_MUTEX_INITIALIZER};
 
 static struct token *token_take(void)
@@ -413,6 +414,9 @@ CUresult host_memory_wait(struct context *context)
 
     if (!context_pin(context))
         return CUDA_SUCCESS;
+    /* Before the policy is read: whoever changes it meanwhile waits for this free, or it waits itself. */
+    if (!atomic_load(&host.unwaited))
+        atomic_store(&host.unwaited, true);
     if (policy_waits(&context->policy, &seq)) {
         result = order_wait(context);
         if (!result)
@@ -420,6 +424,11 @@ CUresult host_memory_wait(struct context *context)
     }
     context_unpin(context);
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture: the block is deferred */
+}
+
+bool host_memory_unwaited(void)
+{
+    return atomic_load(&host.unwaited);
 }
 
 bool host_memory_stats(struct host_stats *ret_stats)

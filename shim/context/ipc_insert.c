@@ -3,9 +3,10 @@
  * ipc_insert.c - see ipc_insert.h.
  *
  * Locking: table.lock guards the lists and what is in their entries, and is a leaf. It is held over no other call than
- * malloc and free: a thread that works on an import or a range without it has set its state to BUSY, and other threads
- * leave such an entry alone. exporters.lock guards the connections, and is held while an exporter is asked, until the
- * limit of ipc_peer.h; not together with table.lock.
+ * calloc and free: a thread that works on an import or a range without it has set its state to BUSY, and other threads
+ * leave such an entry alone. The lock of an exporter guards the connection to it, and is held while it is asked, until
+ * the limit of ipc_peer.h; not together with table.lock. So an exporter that is stopped keeps only those waiting that
+ * ask it.
  */
 #include "context/ipc_insert.h"
 
@@ -37,10 +38,20 @@ struct range {
     struct range *next;
 };
 
+/* A process whose blocks are imported, or that is asked for one. */
+struct exporter {
+    struct ipc_name station;
+    unsigned int uses;    /* its imports, and the threads that ask it */
+    pthread_mutex_t lock; /* guards the connection */
+    struct ipc_peers connection;
+    struct exporter *next;
+};
+
 enum state { OUTSIDE, BUSY, INSERTED };
 
 struct import {
     int64_t number;
+    struct exporter *exporter;
     struct ipc_peer *peer;
     struct ipc_name block;
     CUmemGenericAllocationHandle handle;
@@ -55,13 +66,9 @@ static struct {
     pthread_mutex_t lock; /* guards everything below */
     struct range *ranges;
     struct import *imports;
+    struct exporter *exporters;
     int64_t number; /* of the last import */
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-static struct {
-    pthread_mutex_t lock; /* guards the connections */
-    struct ipc_peers peers;
-} exporters = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* The driver, if it has all calls that are needed here. */
 static int driver_find(const struct real_driver **ret_driver)
@@ -152,6 +159,47 @@ int insert_unreserve(uint64_t addr)
     return rc;
 }
 
+/* --- exporters --- */
+
+/* The exporter with this station, with one use more. NULL: there is no host memory. */
+static struct exporter *exporter_get(const struct ipc_name *station)
+{
+    struct exporter *exporter;
+
+    pthread_mutex_lock(&table.lock);
+    exporter = table.exporters;
+    while (exporter && !ipc_name_equal(&exporter->station, station))
+        exporter = exporter->next;
+    if (!exporter && (exporter = calloc(1, sizeof(*exporter)))) {
+        exporter->station = *station;
+        pthread_mutex_init(&exporter->lock, NULL);
+        exporter->next = table.exporters;
+        table.exporters = exporter;
+    }
+    if (exporter)
+        exporter->uses++;
+    pthread_mutex_unlock(&table.lock);
+    return exporter;
+}
+
+static void exporter_put(struct exporter *exporter)
+{
+    struct exporter **at = &table.exporters;
+    bool last;
+
+    pthread_mutex_lock(&table.lock);
+    last = !--exporter->uses;
+    while (last && *at != exporter)
+        at = &(*at)->next;
+    if (last)
+        *at = exporter->next;
+    pthread_mutex_unlock(&table.lock);
+    if (!last)
+        return;
+    pthread_mutex_destroy(&exporter->lock);
+    free(exporter);
+}
+
 /* --- imports --- */
 
 /* The import with this number; with the lock. NULL: none. */
@@ -164,24 +212,31 @@ static struct import **import_find(int64_t number)
     return at;
 }
 
-/* Ask the exporter for the block of a ticket. */
+/* Ask the exporter for the block of a ticket. After an error the import has none. */
 static int ask(const struct ipc_ticket *ticket, struct import *import, struct ipc_grant *ret_grant, int *ret_fd)
 {
+    struct exporter *exporter = exporter_get(&ticket->station);
     int rc;
 
-    pthread_mutex_lock(&exporters.lock);
-    rc = ipc_peer_ask(&exporters.peers, ticket, ipc_peer_limit(), &import->peer, ret_grant, ret_fd);
-    pthread_mutex_unlock(&exporters.lock);
-    if (rc)
+    if (!exporter)
+        return -ENOMEM;
+    pthread_mutex_lock(&exporter->lock);
+    rc = ipc_peer_ask(&exporter->connection, ticket, ipc_peer_limit(), &import->peer, ret_grant, ret_fd);
+    pthread_mutex_unlock(&exporter->lock);
+    import->exporter = exporter;
+    if (rc) {
+        exporter_put(exporter);
         log_write(LOG_WARN, "memory of process %d cannot be imported: %s", (int)ticket->pid, ipc_peer_reason(rc));
+    }
     return rc == -ECONNREFUSED || rc == -ECONNRESET || rc == -EPIPE ? -EHOSTDOWN : rc;
 }
 
 static void let_go(struct import *import)
 {
-    pthread_mutex_lock(&exporters.lock);
-    ipc_peer_close(&exporters.peers, import->peer, &import->block, ipc_peer_limit());
-    pthread_mutex_unlock(&exporters.lock);
+    pthread_mutex_lock(&import->exporter->lock);
+    ipc_peer_close(&import->exporter->connection, import->peer, &import->block, ipc_peer_limit());
+    pthread_mutex_unlock(&import->exporter->lock);
+    exporter_put(import->exporter);
     free(import);
 }
 
@@ -381,8 +436,9 @@ void insert_forget(void)
 {
     /* Another thread of the parent may have held them. The entries are the parent's. */
     pthread_mutex_init(&table.lock, NULL);
-    pthread_mutex_init(&exporters.lock, NULL);
-    ipc_peers_forget(&exporters.peers);
+    for (struct exporter *exporter = table.exporters; exporter; exporter = exporter->next)
+        ipc_peers_forget(&exporter->connection);
+    table.exporters = NULL;
     table.ranges = NULL;
     table.imports = NULL;
 }

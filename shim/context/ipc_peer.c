@@ -127,6 +127,10 @@ int ipc_peer_ask(struct ipc_peers *peers, const struct ipc_ticket *ticket, uint6
     rc = ask(peer, &ticket->block, limit, ret_grant, ret_fd);
     if (!rc && ret_grant->status != IPC_GRANTED)
         rc = ret_grant->status == IPC_GONE ? -ENOENT : -ENOSPC;
+    if (rc && *ret_fd >= 0) { /* it came with an empty message */
+        close(*ret_fd);
+        *ret_fd = -1;
+    }
     peer->uses += !rc;
     peer_drop(peers, peer);
     *ret_peer = rc ? NULL : peer;

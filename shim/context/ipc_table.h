@@ -6,8 +6,8 @@
  * A block enters the books with its first ticket and leaves them with its free, or, if it is held then, with its last
  * holder. Until that its memory serves no other request. A holder is a process that imports, or rather its connection.
  *
- * It makes no call of the driver, and frees no block; ipc_export.h and serve/ipc_handles.h do. It reads no socket
- * either; ipc_server.h does.
+ * It makes no call of the driver, and frees no block; serve/ipc_handles.h and serve/serve.h do. It reads no
+ * socket either; ipc_server.h does.
  *
  * Ownership: a segment's descriptor belongs to the books from ipc_table_add on; they close it with the segment's last
  * block. A holder belongs to the caller.

@@ -171,12 +171,15 @@ static int trim_and_suspend(const struct change *change)
                         : 0;
 }
 
-/* Wait for the work of all contexts, those of other devices too, which reach the memory. */
+/* Wait for the work of all contexts, those of other devices too, which reach the memory. Those in which nothing was
+ * pooled cannot be waited for with a limit. */
 static int wait_for_all(const struct change *change)
 {
     bool late;
-    const CUresult result = context_wait_all(change->limit, &late);
+    CUresult result = context_wait_all(change->limit, &late);
 
+    if (!result && change->limit == PAUSE_NO_LIMIT)
+        result = context_wait_primaries();
     device_collect(change->device); /* idle segments whose work is over now */
     if (late)
         return refuse(-EBUSY, "work on the device has not ended in time");

@@ -25,9 +25,10 @@
 int pause_check(int device, bool keep);
 
 /*
- * Give the idle segments of a device back, wait for all work of all contexts, until limit (nanoseconds of the monotonic
- * clock), keep the contents of live blocks in host memory (keep) or drop them, and give the memory of all segments to
- * the driver. *ret_bytes: the memory given back here, idle segments not included.
+ * Give the idle segments of a device back, wait for all work of all contexts that are known, until limit (nanoseconds
+ * of the monotonic clock; without one, for all primary contexts, too), keep the contents of live blocks in host memory
+ * (keep) or drop them, and give the memory of all segments to the driver. *ret_bytes: the memory given back here, idle
+ * segments not included.
  *
  * -EALREADY: the device is paused. -EBUSY: a stream captures; memory is exported, or registered with NCCL; work has not
  * ended until limit; another thread pauses or resumes the device. -EOPNOTSUPP: a pool's memory does not come from

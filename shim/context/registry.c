@@ -109,21 +109,6 @@ bool context_is_leaving(const struct context *context)
     return leaving;
 }
 
-struct context *context_next_staying(unsigned int *i, int device)
-{
-    while (*i < atomic_load(&contexts.count)) {
-        struct context *context = atomic_load(&contexts.entries[(*i)++]);
-
-        while (atomic_load(&context->handle) && context->device == device && context->pool) {
-            if (context_pin(context))
-                return context;
-            if (context_is_leaving(context))
-                break;
-        }
-    }
-    return NULL;
-}
-
 /* True while a call of another thread decides whether the context stays. */
 static bool is_decided_on(const struct context *context)
 {
@@ -146,7 +131,8 @@ bool context_stays(const struct context *context)
     return !atomic_load(&context->ending);
 }
 
-struct context *context_next_decided(unsigned int *i, int device)
+/* As context_next. What cannot be pinned is tried again until is_left_out, which waits, says so. */
+static struct context *next_after_wait(unsigned int *i, int device, bool (*is_left_out)(const struct context *context))
 {
     while (*i < atomic_load(&contexts.count)) {
         struct context *context = atomic_load(&contexts.entries[(*i)++]);
@@ -154,11 +140,26 @@ struct context *context_next_decided(unsigned int *i, int device)
         while (atomic_load(&context->handle) && (device == CONTEXT_ALL || context->device == device) && context->pool) {
             if (context_pin(context))
                 return context;
-            if (!context_stays(context) || atomic_load(&context->undecided))
+            if (is_left_out(context))
                 break;
         }
     }
     return NULL;
+}
+
+struct context *context_next_staying(unsigned int *i, int device)
+{
+    return next_after_wait(i, device, context_is_leaving);
+}
+
+static bool is_gone(const struct context *context)
+{
+    return !context_stays(context) || atomic_load(&context->undecided);
+}
+
+struct context *context_next_decided(unsigned int *i, int device)
+{
+    return next_after_wait(i, device, is_gone);
 }
 
 enum context_free context_may_free(uint64_t addr, uint64_t limit)

@@ -85,7 +85,7 @@ void context_unpin(struct context *context);
  * no more. The caller unpins each one.
  */
 struct context *context_next(unsigned int *i, int device);
-/* As context_next for one device, but waits for contexts that a call of another thread may be about to end. */
+/* As context_next, but waits for contexts that a call of another thread may be about to end, a second at most. */
 struct context *context_next_staying(unsigned int *i, int device);
 /* As context_next, but a context of which a call of another thread decides whether it stays is waited for, however long
  * that takes: for a caller that must leave none out. It has pinned none. */

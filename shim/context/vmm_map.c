@@ -287,23 +287,36 @@ bool vmm_any(void)
     return atomic_load_explicit(&table.count, memory_order_relaxed) != 0;
 }
 
+/* With the lock. */
+static struct vmm_mapping *mapping_at(uint64_t addr)
+{
+    struct vmm_mapping *mapping = *bucket_of(addr);
+
+    while (mapping && mapping->addr != addr)
+        mapping = mapping->next;
+    return mapping;
+}
+
 struct vmm_mapping *vmm_find(uint64_t addr)
 {
     struct vmm_mapping *mapping;
 
     pthread_mutex_lock(&table.lock);
-    mapping = *bucket_of(addr);
-    while (mapping && mapping->addr != addr)
-        mapping = mapping->next;
+    mapping = mapping_at(addr);
     pthread_mutex_unlock(&table.lock);
     return mapping;
 }
 
 size_t vmm_front(uint64_t addr)
 {
-    const struct vmm_mapping *mapping = vmm_find(addr);
+    const struct vmm_mapping *mapping;
+    size_t front;
 
-    return mapping ? mapping->front : 0;
+    pthread_mutex_lock(&table.lock); /* another thread may unmap it */
+    mapping = mapping_at(addr);
+    front = mapping ? mapping->front : 0;
+    pthread_mutex_unlock(&table.lock);
+    return front;
 }
 
 struct vmm_mapping *vmm_next(const struct context *owner, unsigned int *i)
@@ -369,9 +382,7 @@ static bool is_there(uint64_t addr)
     bool is;
 
     pthread_mutex_lock(&table.lock);
-    mapping = *bucket_of(addr);
-    while (mapping && mapping->addr != addr)
-        mapping = mapping->next;
+    mapping = mapping_at(addr);
     is = mapping && !mapping->away;
     pthread_mutex_unlock(&table.lock);
     return is;
@@ -395,8 +406,7 @@ void vmm_reach(const struct real_driver *driver, int device, int from)
     result = all ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; all && i < count; i++) {
         pthread_mutex_lock(&table.lock);
-        for (found = *bucket_of(all[i]); found && found->addr != all[i]; found = found->next)
-            ;
+        found = mapping_at(all[i]);
         if (found)
             mapping = *found;
         pthread_mutex_unlock(&table.lock);

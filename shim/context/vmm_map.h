@@ -47,7 +47,7 @@ CUresult vmm_map_handle(const struct real_driver *driver, int device, CUmemGener
                         struct vmm_mapping **ret_mapping);
 /* True if there is any mapping. */
 bool vmm_any(void);
-/* The mapping whose addr this is; NULL: none. */
+/* The mapping whose addr this is; NULL: none. The caller knows that nobody unmaps it, or only whether there is one. */
 struct vmm_mapping *vmm_find(uint64_t addr);
 /* The bytes in front of addr that belong to its mapping; 0: none, or no mapping starts at addr. */
 size_t vmm_front(uint64_t addr);

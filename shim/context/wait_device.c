@@ -3,6 +3,7 @@
 #include "context/wait_device.h"
 
 #include "clock.h"
+#include "context/capture_gate.h"
 #include "context/context_state.h"
 #include "context/free_order.h"
 #include "context/lifetime.h"
@@ -55,6 +56,10 @@ CUresult context_wait_all(uint64_t limit, bool *ret_late)
             late = !order_wait_until(context, limit);
         if (!late)
             result = order_wait(context);
+        if ((late || result) && !context_stays(context)) { /* its end has ended the work, too */
+            late = false;
+            result = CUDA_SUCCESS;
+        }
     }
     *ret_late = late;
     return result;
@@ -111,6 +116,8 @@ CUresult context_wait_primaries(void)
     for (int device = 0; !result && device < count && device < DEVICES_MAX; device++) {
         if (primary_is_known(device))
             continue;
+        if (capture_active_now()) /* one that has begun meanwhile */
+            return CUDA_ERROR_NOT_READY;
         atomic_fetch_add(&contexts.probing[device], 1);
         result = primary_wait(driver, device);
         atomic_fetch_sub(&contexts.probing[device], 1);

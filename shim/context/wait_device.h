@@ -35,7 +35,7 @@ bool context_wait_device_for(int device, unsigned int ms);
 CUresult context_wait_all(uint64_t limit, bool *ret_late);
 
 /* Wait on the host for the work of the devices' primary contexts that context_wait_all does not know, because nothing
- * was ever pooled there. No stream captures. The driver's errors. */
+ * was ever pooled there. CUDA_ERROR_NOT_READY: a stream captures; another error: the driver's. */
 CUresult context_wait_primaries(void);
 
 /* If the stream belongs to another context, wait for it on the host, for a second at most. CUDA_ERROR_INVALID_HANDLE:

@@ -125,10 +125,15 @@ void hazard_stream_gone(CUstream stream)
         context_policy_each(policy_host_work_stream_gone, stream);
 }
 
+static void memory_goes(void)
+{
+    policy_strict(POLICY_ALL, "memory that goes without a wait");
+}
+
 void hazard_memory_goes(const void *caller)
 {
     if (serve_watches(caller))
-        policy_strict(POLICY_ALL, "memory that goes without a wait");
+        memory_goes();
 }
 
 void hazard_free(CUdeviceptr addr, const void *caller)
@@ -254,8 +259,8 @@ void hazard_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count
         own = -1;
     for (size_t i = 0; i < count; i++) {
         if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
-            continue;
-        if (is_host_location(access[i].location.type))
+            memory_goes();
+        else if (is_host_location(access[i].location.type))
             policy_strict(POLICY_ALL, "mapped host memory");
         else if (hazard_location_device(&access[i].location) >= 0 &&
                  hazard_location_device(&access[i].location) != own && !is_alone(driver))

@@ -290,9 +290,10 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     struct call call;
     CUresult result;
 
+    /* Also if the call is deferred: the driver's comes at any time. */
+    hazard_memory_goes(CALLER);
     if (cache && vmm_cache_unmap(cache, vmm_kept_thread(), ptr, size, vmm_kept_serves(), now_ns()))
         return CUDA_SUCCESS;
-    hazard_memory_goes(CALLER);
     direct_range_ends(ptr, size);
     call = pin_begin();
     result = real_next(cuMemUnmap)(ptr, size);

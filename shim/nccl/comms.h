@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * comms.h - which communicators there are, and the operations with them: what the hooks of NCCL's functions report.
- * export_nccl.c has these hooks, window.c the windows that programs ask for.
+ * exports/nccl.c has these hooks, window.c the windows that programs ask for.
  *
  * Ownership: communicators and handles belong to NCCL and the program; a struct nccl_reg_comm goes back with
  * nccl_after.

@@ -319,7 +319,7 @@ static int many(void)
  * Memory goes without a wait, after a free that natively has waited for the work on it. The work is none of the host's,
  * which that free would wait for.
  */
-static int goes_after_free(int (*take)(void **ret, cudaStream_t s), int (*give)(void *p))
+static int goes_after(int (*take)(void **ret, cudaStream_t s), int (*give)(void *p), bool pinned)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *p, *victim;
     int (*kernel)(void *, const int *, unsigned int) =
@@ -329,16 +329,21 @@ static int goes_after_free(int (*take)(void **ret, cudaStream_t s), int (*give)(
     if (!kernel)
         SKIP("only the simulated GPU has such work");
     OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
-    OK(cudaMalloc(&victim, 1000));
+    OK(pinned ? cudaMallocHost(&victim, 1000) : cudaMalloc(&victim, 1000));
     TRY(take(&p, s));
     OK(cudaDeviceSynchronize());
     OK(kernel(s, NULL, 50000));
     OK(cudaMemsetAsync(p, 1, 2 * BT_MIB, s));
-    OK(cudaFree(victim));
+    OK(pinned ? cudaFreeHost(victim) : cudaFree(victim));
     TRY(give(p));
     OK(cudaStreamSynchronize(s));
     OK(cudaStreamDestroy(s));
     return 0;
+}
+
+static int goes_after_free(int (*take)(void **ret, cudaStream_t s), int (*give)(void *p))
+{
+    return goes_after(take, give, /* pinned: */ false);
 }
 
 static int take_async(void **ret, cudaStream_t s)
@@ -394,11 +399,62 @@ static int unmap_after_free(void)
     return goes_after_free(take_mapped, give_mapped);
 }
 
-static const struct bt_test tests[] = {
-    BT_TEST(arguments),      BT_TEST(address_range),    BT_TEST(attributes),       BT_TEST(freed_address),
-    BT_TEST(mixed),          BT_TEST(lookup_linked),    BT_TEST(lookup_by_dlsym),  BT_TEST(lookup_of_lookup),
-    BT_TEST(lookup_runtime), BT_TEST(lookup_status),    BT_TEST(dlsym_direct),     BT_TEST(dlsym_others),
-    BT_TEST(many),           BT_TEST(async_after_free), BT_TEST(unmap_after_free), {.name = NULL}};
+/* With CUPOOL_VMM=1 the driver unmaps it at the next call. */
+static int give_mapped_part(void *p)
+{
+    CUdeviceptr other;
+
+    OK(cuMemUnmap(dptr(p), 2 * BT_MIB));
+    OK(cuMemAddressReserve(&other, 2 * BT_MIB, 0, 0, 0));
+    OK(cuMemAddressFree(other, 2 * BT_MIB));
+    OK(cuMemAddressFree(dptr(p), 2 * BT_MIB));
+    return 0;
+}
+
+static int give_access_first(void *p)
+{
+    const CUmemAccessDesc none = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+                                  .flags = CU_MEM_ACCESS_FLAGS_PROT_NONE};
+
+    OK(cuMemSetAccess(dptr(p), 2 * BT_MIB, &none, 1));
+    OK(cudaDeviceSynchronize());
+    return give_mapped(p);
+}
+
+static int no_access_after_free(void)
+{
+    return goes_after_free(take_mapped, give_access_first);
+}
+
+static int unmap_after_pinned_free(void)
+{
+    return goes_after(take_mapped, give_mapped, /* pinned: */ true);
+}
+
+static int unmap_alone_after_free(void)
+{
+    return goes_after_free(take_mapped, give_mapped_part);
+}
+
+static const struct bt_test tests[] = {BT_TEST(arguments),
+                                       BT_TEST(address_range),
+                                       BT_TEST(attributes),
+                                       BT_TEST(freed_address),
+                                       BT_TEST(mixed),
+                                       BT_TEST(lookup_linked),
+                                       BT_TEST(lookup_by_dlsym),
+                                       BT_TEST(lookup_of_lookup),
+                                       BT_TEST(lookup_runtime),
+                                       BT_TEST(lookup_status),
+                                       BT_TEST(dlsym_direct),
+                                       BT_TEST(dlsym_others),
+                                       BT_TEST(many),
+                                       BT_TEST(async_after_free),
+                                       BT_TEST(unmap_after_free),
+                                       BT_TEST(unmap_alone_after_free),
+                                       BT_TEST(no_access_after_free),
+                                       BT_TEST(unmap_after_pinned_free),
+                                       {.name = NULL}};
 
 int main(int argc, char **argv)
 {

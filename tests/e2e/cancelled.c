@@ -4,7 +4,7 @@
  * the call returns ("back" and its result), and the thread ends behind it. The next thread's call must not hang.
  *
  *   cancelled CALL     alloc, free, exported (the free of a block that was exported), handle, host, populated, info,
- *                      reset
+ *                      reset; of cupool.h: trim, pause, resume
  *
  * Exit code: 0; 3 for an error of CUDA; 5 for anything else.
  */
@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "cupool.h"
 
 #define OK(call)                                                                                                       \
     do {                                                                                                               \
@@ -47,6 +49,12 @@ static int call(void)
         return (int)cudaMemGetInfo(&free, &total);
     if (strcmp(what, "reset") == 0)
         return (int)cudaDeviceReset();
+    if (strcmp(what, "trim") == 0)
+        return cupool_trim(CUPOOL_ALL_DEVICES) < 0;
+    if (strcmp(what, "pause") == 0)
+        return cupool_pause(0, CUPOOL_KEEP);
+    if (strcmp(what, "resume") == 0)
+        return cupool_resume(0);
     exit(5);
 }
 
@@ -95,6 +103,8 @@ int main(int argc, char **argv)
     OK(cudaMalloc(&block, 1000));
     if (strcmp(what, "exported") == 0)
         OK(cudaIpcGetMemHandle(&handle, block));
+    if (strcmp(what, "resume") == 0)
+        OK(cupool_pause(0, CUPOOL_KEEP));
     in_a_thread(cancelled);
     in_a_thread(another);
     return 0;

@@ -21,6 +21,7 @@
  *   device N           the error of cudaSetDevice
  *   reset              the error of cudaDeviceReset
  *   pause              cupool_pause in a thread of its own
+ *   paused             the error of that, once it has returned
  *   resume             the error of that, and of cupool_resume, as one number
  *   export I [OFFSET]  the error of cupool_export, and the ticket in hexadecimal
  *   import HEX         of cupool_import: a number or an error, and the bytes that it needs
@@ -35,12 +36,14 @@
  *   race I ROUNDS NUMBER
  *                      four threads insert this import into range I and withdraw it, so many times each: what is wrong
  *   capture I          the error of cupool_withdraw at block I while a stream captures; above 1000: of CUDA
- *   cancelled COMMAND  a command, by a thread with a pending cancellation; "inside" if it is cancelled before it
- * answers changed            how many calls of cupool.h, of those above, have changed errno closefrom FD [TO]  close
- * every descriptor from FD on, to TO alone taken FD           close every descriptor from FD on, let a socket of ours
- * have 40 of these numbers, and send this process SIGUSR1: the bytes that come out at the socket's other end, which
- * nobody sends fork               a child that does nothing until this process's stdin ends; its number exit end
- * without closing anything exec               become a program that does nothing until its stdin ends
+ *   cancelled COMMAND  a command, by a thread with a pending cancellation; "inside" if it is cancelled within it
+ *   changed            how many calls of cupool.h, of those above, have changed errno
+ *   closefrom FD [TO]  close every descriptor from FD on, to TO alone
+ *   taken FD           close every descriptor from FD on, let a socket of ours have 40 of these numbers, and send this
+ *                      process SIGUSR1: the bytes that come out at the socket's other end, which nobody sends
+ *   fork               a child that does nothing until this process's stdin ends; its number
+ *   exit               end without closing anything
+ *   exec               become a program that does nothing until its stdin ends
  *
  * It ends with stdin.
  */
@@ -305,18 +308,31 @@ static void *pause_run(void *ret)
 }
 
 static pthread_t pausing;
+static bool is_pausing;
 static long pause_error;
 
 /* So that the program goes on while the device pauses. */
 static long pause_begin(void)
 {
-    return pthread_create(&pausing, NULL, pause_run, &pause_error);
+    const int rc = pthread_create(&pausing, NULL, pause_run, &pause_error);
+
+    is_pausing = !rc;
+    return rc;
+}
+
+static long pause_join(void)
+{
+    if (is_pausing)
+        pthread_join(pausing, NULL);
+    is_pausing = false;
+    return pause_error;
 }
 
 static long pause_end(void)
 {
-    pthread_join(pausing, NULL);
-    return pause_error ? pause_error : cupool_resume(0);
+    const long error = pause_join();
+
+    return error ? error : cupool_resume(0);
 }
 
 static long number(const char *word, long a, long b)
@@ -349,6 +365,8 @@ static long number(const char *word, long a, long b)
         return (long)cudaDeviceReset();
     if (strcmp(word, "pause") == 0)
         return pause_begin();
+    if (strcmp(word, "paused") == 0)
+        return pause_join();
     if (strcmp(word, "resume") == 0)
         return pause_end();
     if (strcmp(word, "unimport") == 0)

@@ -4,6 +4,7 @@ them, so it returns; with cupool it must, too, although the library opens and cl
 """
 from __future__ import annotations
 
+import errno
 import unittest
 
 from e2e import BIN, SANITIZE, Case
@@ -12,6 +13,8 @@ CANCELLED = BIN / "cancelled"
 WANT = {call: f"back {first}\ncancelled\nanother {second}\n"
         for call, first, second in (("alloc", 0, 0), ("free", 0, 1), ("exported", 0, 1), ("handle", 0, 0), ("host", 0, 0),
                                     ("populated", 0, 0), ("info", 0, 0), ("reset", 0, 0))}
+OF_CUPOOL = {call: f"back 0\ncancelled\nanother {second}\n" for call, second in (("trim", 0), ("pause", -errno.EALREADY),
+                                                                              ("resume", -errno.EALREADY))}
 
 
 @unittest.skipIf("address" in SANITIZE, "the address sanitizer itself does not get over a cancelled thread")
@@ -19,7 +22,7 @@ class Cancelled(Case):
     def calls(self, *names: str, **env: str) -> None:
         for name in names:
             with self.subTest(name, **env):
-                self.assertEqual(self.go(CANCELLED, name, **env).out, WANT[name])
+                self.assertEqual(self.go(CANCELLED, name, **env).out, {**WANT, **OF_CUPOOL}[name])
 
     def test_natively(self) -> None:
         for name, want in WANT.items():
@@ -35,6 +38,11 @@ class Cancelled(Case):
     def test_virtual_memory(self) -> None:
         """An exported segment has a descriptor, which is closed by the thread that frees the last exported block."""
         self.calls("alloc", "free", "exported", "handle", "reset", CUPOOL_BACKEND="vmm")
+
+    def test_pauses(self) -> None:
+        """A device that a cancelled thread was about to pause would be nobody's to resume."""
+        for more in ({}, {"CUPOOL_TRACE_EVENTS": "segment,alloc"}, {"CUPOOL_HOST_POOL": "1"}, {"SIMGPU_DELAY_US": "3000"}):
+            self.calls(*OF_CUPOOL, CUPOOL_BACKEND="vmm", **more)
 
     def test_pinned_memory(self) -> None:
         """The first request looks how much memory the machine has. Large memory is touched by other threads."""

@@ -19,7 +19,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from e2e import BIN, MIB, SOURCE, TIMEOUT, Case, Word
+from e2e import BIN, LIB, MIB, SOURCE, TIMEOUT, Case, Word
 from ipc_process import Process
 
 CTL = SOURCE / "scripts" / "cupool-ctl"
@@ -168,6 +168,14 @@ class Others(Base):
         self.assertIn("there is no such process", self.ctl("pause", f"--pid={dead.pid}", rc=1).stderr)
         self.ctl("resume", "--all")
         self.end(living)
+        self.assertEqual(list(self.dir.iterdir()), [])
+
+    def test_one_begins(self) -> None:
+        """A socket that does not listen yet is not taken for one that is left over."""
+        look = f"env -u LD_PRELOAD {sys.executable} {CTL} list --dir={self.dir} >/dev/null 2>&1; test $? -le 1"
+        a = self.start("alloc:600", LD_PRELOAD=f"{BIN}/libbefore_listen.so:{LIB}", BEFORE_LISTEN=look, CUPOOL_NEIGHBOURS="0")
+        self.assertEqual(list(self.devices()), [a.pid])
+        self.assertEqual(self.end(a), ["on", "check 0 1"])
         self.assertEqual(list(self.dir.iterdir()), [])
 
     def liar(self, answer: bytes) -> str:

@@ -407,6 +407,15 @@ class Messages(Base):
             peer, _ = fake.accept()
             peer.close()
             self.assertEqual(b.answer()[0], str(MAP_FAILED))
+            open_now = len(os.listdir(f"/proc/{b.pid}/fd"))
+            for word in (f"open {text} 100", f"import {text}"):
+                b.send(word)
+                peer, _ = fake.accept()
+                peer.recv(4096)
+                socket.send_fds(peer, [b""], fds)
+                self.assertNotEqual(b.answer()[0], "0")
+                peer.close()
+            self.assertEqual(len(os.listdir(f"/proc/{b.pid}/fd")), open_now, "a descriptor stays")
         self.assertEqual(b(f"check {b.open(handle, 3000)} 1"), 0)
 
 

@@ -146,6 +146,10 @@ class Meanwhile(Base):
         self.assertEqual(out, ["pause 0", "stats 4194304 3000320 4194304", "stats 2097152 1024 0", "pause 0", "resume 0", "resume 0",
                                "check 0 2"])
 
+    def test_a_device_without_memory(self) -> None:
+        """Its work writes the other device's memory: the pause waits for it."""
+        self.assertEqual(self.lines("alloc:600", "device:1", "busy:300", "device:0", KEEP, "resume", "check"), ["pause 0", "resume 0", "check 0 1"])
+
     def test_threads(self) -> None:
         for free in ("auto", "relaxed"):
             self.assertEqual(self.lines("alloc:600", "alloc:300000", f"threads:4:{5000 // SLOW}", "check", CUPOOL_FREE=free), ["threads 0", "check 0 2"])

@@ -2,7 +2,7 @@
 /*
  * selftest_capture.c - what stream capture allows, forbids and makes.
  *
- * The tests check the rules of facts.md for all three modes, from the capturing thread and from another one. Of graphs
+ * The tests check what was seen on GPUs, in all three modes, from the capturing thread and from another one. Of graphs
  * they only replay a capture.
  *
  * Locking: none.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("cupool-ctl's socket has its name before it listens", ["ctl / Others.test_one_begins"], [
+        ("memcpy(strrchr(first.sun_path, '.'), \".new\", sizeof(\".new\"));", "")]),
     Mutant("ipc: a descriptor that does not fit is not missed", ["switch / Wrong.test_without_descriptors"], [
         ("return *ret_fd < 0 && header.msg_flags & MSG_CTRUNC ? -EMFILE : n;", "return n;")]),
     Mutant("a process that has become another program still lives", ["ipc / Held.test_until_the_importer_is_gone"], [

@@ -5,6 +5,18 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("a wait for all contexts fails where one ends meanwhile", ["shim_waits"], [
+        ("if ((late || result) && !context_stays(context))", "if (late && !context_stays(context))")]),
+    Mutant("a wait for all contexts goes on for one that has ended", ["shim_waits"], [
+        ("if ((late || result) && !context_stays(context))", "if (result && !context_stays(context))")]),
+    Mutant("a wait for a device where nothing was pooled invalidates a capture", ["shim_waits"], [
+        ("if (capture_active_now())", "if (0)", "context_wait_primaries")]),
+    Mutant("auto: memory goes before an earlier pinned free's wait is over", ["driver static pinned"], [
+        ("pinned_frees_wait(device); atomic_store", "atomic_store")]),
+    Mutant("auto: pinned frees that did not wait are not known", ["driver static pinned"], [
+        ("if (!atomic_load(&host.unwaited)) atomic_store(&host.unwaited, true);", "")]),
+    Mutant("pause: a device where nothing was pooled is not waited for", ["pause / Meanwhile.test_a_device_without_memory"], [
+        ("if (!result && change->limit == PAUSE_NO_LIMIT) result = context_wait_primaries();", "")]),
     Mutant("switch: a withdrawal waits where memory is pooled alone", ["switch / Models.test_the_withdrawal_waits_for_another_device"], [
         ("if (!result) result = context_wait_primaries();", "")]),
     Mutant("switch: a segment with several blocks is imported", ["insert", "switch / Wrong.test_blocks_that_share_a_segment"], [
@@ -357,7 +369,14 @@ MUTANTS = [
     Mutant("ipc: the exporter is not told of a close", ["ipc / Held.test_until_it_is_closed"], [
         ("request_close(peer, block, limit); peer->uses--;", "peer->uses--;")]),
 
+    Mutant("ipc: a descriptor that comes with an empty message stays open", ["ipc / Messages.test_a_wrong_exporter"], [
+        ("if (rc && *ret_fd >= 0)", "if (0)")]),
+
     # --- memory of other processes at reserved addresses ---
+    Mutant("switch: all exporters are asked one after the other", ["insert"], [
+        ("while (exporter && !ipc_name_equal(&exporter->station, station))", "while (0)")]),
+    Mutant("switch: an exporter that is asked is forgotten with its last import", ["insert"], [
+        ("last = !--exporter->uses;", "last = --exporter->uses <= 1;")]),
     Mutant("switch: a withdrawal does not wait", ["insert", "switch / Models.test_the_withdrawal_waits"], [
         ("result = context_wait_all(WAIT_NO_LIMIT, &late);", "result = CUDA_SUCCESS; (void)late;")]),
     Mutant("switch: memory is withdrawn in a capture", ["insert", "switch / Beside.test_a_capture"], [

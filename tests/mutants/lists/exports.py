@@ -37,7 +37,11 @@ MUTANTS = [
     Mutant("auto: stream-ordered memory is freed before an earlier free's wait is over", ["driver static preloaded / async_after_free"], [
         ("addr) && pool) hazard_memory_goes(caller);", "addr) && pool) (void)caller;")]),
     Mutant("auto: memory is unmapped before an earlier free's wait is over", ["driver static preloaded / unmap_after_free"], [
-        ("hazard_memory_goes(CALLER); direct_range_ends(ptr, size);", "direct_range_ends(ptr, size);")]),
+        ("hazard_memory_goes(CALLER); if (cache && vmm_cache_unmap(", "if (cache && vmm_cache_unmap(")]),
+    Mutant("auto: kept virtual memory is unmapped before an earlier free's wait is over", ["driver static kept"], [
+        ("hazard_memory_goes(CALLER); if (cache &&", "if (!cache) hazard_memory_goes(CALLER); if (cache &&")]),
+    Mutant("auto: access is taken back before an earlier free's wait is over", ["driver static preloaded / no_access_after_free"], [
+        ("memory_goes(); else if (is_host_location(", "; else if (is_host_location(")]),
     Mutant("auto: memory that is mapped for another device is not seen", ["auto_peer static auto"], [
         ('policy_strict(POLICY_ALL, "memory of other devices");', ";")]),
     Mutant("auto: a node of any type that touches host memory is not seen", ["auto_graph static auto"], [

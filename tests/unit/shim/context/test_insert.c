@@ -5,13 +5,14 @@
  * shim/context/ipc_insert.c alone, over insert_fake.h.
  */
 #include <errno.h>
+#include <unistd.h>
 
 #include "insert_fake.h"
 #include "seeded.h"
 
-static int64_t import_units(unsigned int units)
+static int64_t import_from(unsigned char exporter, unsigned int units)
 {
-    const struct ipc_ticket ticket = {.block = {{3}}};
+    const struct ipc_ticket ticket = {.station = {{exporter}}, .block = {{3}}};
     size_t size = 0;
     int64_t import;
 
@@ -20,6 +21,11 @@ static int64_t import_units(unsigned int units)
     import = insert_import(&ticket, &size);
     assert_int_equal(size, import > 0 ? units * UNIT : 0);
     return import;
+}
+
+static int64_t import_units(unsigned int units)
+{
+    return import_from(1, units);
 }
 
 static uint64_t range_of(unsigned int units)
@@ -228,6 +234,38 @@ static void test_other_threads_meanwhile(void **state)
     nothing_is_left();
 }
 
+/* While one exporter lets a thread wait. */
+static void ask_another(void)
+{
+    disturbed++;
+    number = import_from(2, 1);
+    assert_true(number > 0);
+    assert_int_equal(insert_close(number), 0);
+    number = import_from(2, 1);
+}
+
+static void test_exporters_are_asked_at_the_same_time(void **state)
+{
+    int64_t first, second;
+
+    (void)state;
+    disturbed = 0;
+    alarm(60); /* with one lock for both it would wait for itself */
+    fake.during = ask_another;
+    first = import_from(1, 1);
+    second = number;
+    assert_int_equal(disturbed, 1);
+    assert_true(first > second && second > 0);
+    fake.during = ask_another; /* and one that is known */
+    assert_int_equal(insert_close(import_from(1, 1)), 0);
+    assert_int_equal(disturbed, 2);
+    assert_int_equal(insert_close(number), 0);
+    assert_int_equal(insert_close(second), 0);
+    assert_int_equal(insert_close(first), 0);
+    alarm(0);
+    nothing_is_left();
+}
+
 /* Random calls, compared with a list of what is where. */
 static void test_random(void **state)
 {
@@ -279,6 +317,7 @@ int main(void)
         cmocka_unit_test_setup(test_places, start),
         cmocka_unit_test_setup(test_refused_calls, start),
         cmocka_unit_test_setup(test_other_threads_meanwhile, start),
+        cmocka_unit_test_setup(test_exporters_are_asked_at_the_same_time, start),
         cmocka_unit_test_setup(test_random, start),
     };
 

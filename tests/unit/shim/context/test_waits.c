@@ -200,9 +200,86 @@ static void test_wait_device_for(void **state)
     assert_false(context_wait_device_for(2, 5));
 }
 
+/* --- all contexts --- */
+
+static void context_ends(void *arg)
+{
+    struct context *context = arg;
+
+    atomic_store(&context->leaving, 1);
+    atomic_store(&context->ending, true);
+}
+
+/* Another thread's reset ends a context beside the wait, and its work with it. */
+static void test_wait_all_context_ends(void **state)
+{
+    struct context *context = ready_all();
+    bool late = true;
+
+    (void)state;
+    fake_before(FN(cuCtxSynchronize), context_ends, context);
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_CONTEXT_IS_DESTROYED, 1);
+    assert_int_equal(context_wait_all(WAIT_NO_LIMIT, &late), CUDA_SUCCESS);
+    assert_false(late);
+    assert_string_equal(fake_log(), "sync:c0 push:c1 sync:c1 pop push:c4 sync:c4 pop");
+    assert_false(busy(context, true));
+}
+
+static void test_wait_all_fails(void **state)
+{
+    bool late = true;
+
+    (void)state;
+    ready_all();
+    fake_fail_after(FN(cuCtxSynchronize), 1, CUDA_ERROR_LAUNCH_FAILED, 1);
+    assert_int_equal(context_wait_all(WAIT_NO_LIMIT, &late), CUDA_ERROR_LAUNCH_FAILED);
+    assert_false(late);
+    assert_string_equal(fake_log(), "sync:c0 push:c1 sync:c1 pop");
+}
+
+static void test_wait_all_until(void **state)
+{
+    struct context *context = ready_all();
+    bool late = false;
+
+    (void)state;
+    fake.relax_step = MS;
+    works(0, 31);
+    assert_int_equal(context_wait_all(now() + 30 * MS, &late), CUDA_SUCCESS);
+    assert_true(late);
+    works(0, 1000);
+    fake.relaxes = 0;
+    fake.relax = context_goes;
+    fake.relax_arg = context;
+    assert_int_equal(context_wait_all(now() + 30 * MS, &late), CUDA_SUCCESS);
+    assert_false(late);
+    assert_int_equal(fake.relaxes, 7);
+}
+
+/* --- primary contexts in which nothing was pooled --- */
+
+static void test_wait_primaries(void **state)
+{
+    (void)state;
+    ready();
+    fake.contexts[1].active = true;
+    assert_int_equal(context_wait_primaries(), CUDA_SUCCESS);
+    assert_string_equal(fake_log(), "retain:1 push:c1 sync:c1 pop release:1");
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_LAUNCH_FAILED, 1);
+    assert_int_equal(context_wait_primaries(), CUDA_ERROR_LAUNCH_FAILED);
+    assert_string_equal(fake_log(), "retain:1 push:c1 sync:c1 pop release:1");
+    atomic_store(&capture_count, 1); /* that wait would invalidate it */
+    assert_int_equal(context_wait_primaries(), CUDA_ERROR_NOT_READY);
+    pooled(1);
+    fake_log();
+    assert_int_equal(context_wait_primaries(), CUDA_SUCCESS);
+    assert_string_equal(fake_log(), "");
+    assert_int_equal(atomic_load(&contexts.probing[1]), 0);
+}
+
 int main(int argc, char **argv)
 {
-    struct isolated tests[10];
+    struct isolated tests[14];
     size_t n = 0;
 
     tests[n++] = (struct isolated){ISOLATED(test_order_wait), .environment = ORDERED};
@@ -216,5 +293,9 @@ int main(int argc, char **argv)
     tests[n++] =
         (struct isolated){ISOLATED(test_wait_until_context_goes), .environment = ORDERED, .row = "beside a capture"};
     tests[n++] = (struct isolated){ISOLATED(test_wait_device_for), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_wait_all_context_ends), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_wait_all_fails), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_wait_all_until), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_wait_primaries), .environment = ORDERED};
     return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }
