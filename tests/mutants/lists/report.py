@@ -95,7 +95,7 @@ MUTANTS = [
         ("process_bypass_end(); /* the program's", "; /* the program's")]),
 
     # --- neighbours ---
-    Mutant("neighbours: the thread sleeps while it is asked", ["neighbours / Turns", "turns auto"], [
+    Mutant("neighbours: the thread sleeps while it is asked", ["background"], [
         ("if (job->listen) count +=", "if (false) count +=")]),
     Mutant("neighbours: the thread is not woken while it listens", ["neighbours / Apart.test_exit_is_not_delayed"], [
         ("if (job->ring) job->ring();", "")]),
