@@ -52,7 +52,7 @@ MUTANTS = [
         ("if (!capture_active() && driver->", "if (driver->")]),
     Mutant("statistics replace a handler of the program", ["stats / Signal"], [
         ("is_default(&now) && sigaction(sig, &ours, &now) == 0 && is_default(&now)", "sigaction(sig, &ours, &now) == 0")]),
-    Mutant("statistics: a signal wakes nobody", ["stats / Signal"], [
+    Mutant("statistics: a signal wakes nobody", ["shim_stats"], [
         ("background_wake();", "", "on_signal")]),
     Mutant("the page has one half", ["live / Reader"], [
         ("(off_t)(half->seq % 2) * STATS_PAGE_HALF_SIZE", "0")]),
