@@ -67,6 +67,7 @@ class Tree:
         self.tests = {t["name"]: t for t in json.loads(self.command("meson", "introspect", "--tests", str(self.build)))}
         self.whole = False
         self.objects = self._objects()
+        self.others = self._others()
 
     def command(self, *words: str) -> str:
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.source, errors="replace")
@@ -86,6 +87,19 @@ class Tree:
                 found.append(entry["output"])
         return sorted(set(found))
 
+    def _unit_program(self, test: str) -> str:
+        """The test's own program, if that holds all of the code; else nothing."""
+        program = Path(self.tests[test]["cmd"][0])
+        alone = any(suite.endswith(":unit") for suite in self.tests[test]["suite"]) and self.build in program.parents
+        return program.relative_to(self.build).as_posix() if alone else ""
+
+    def _others(self) -> "list[str]":
+        """What is built for all other tests: the programs of the unit tests, each with the library's objects, take most of the time."""
+        alone = {self._unit_program(test) for test in self.tests}
+        made = [Path(name).relative_to(self.build).as_posix() for target in json.loads(self.command("meson", "introspect", "--targets", str(self.build)))
+                if target["build_by_default"] for name in target["filename"]]
+        return sorted(set(made) - alone)
+
     def fingerprints(self) -> "dict[str, str]":
         """Builds the objects. The tree's build has no debugging information, so what is left is code and data."""
         self.compile(*self.objects)
@@ -100,16 +114,15 @@ class Tree:
         return before
 
     def prepare(self, test: str) -> None:
-        """Builds what the test runs: its own program if that holds all of the code, else everything."""
-        if test not in self.tests:
-            raise RuntimeError(f"no test is called {test}")
-        if self.whole:
-            return
-        program = Path(self.tests[test]["cmd"][0])
-        if any(suite.endswith(":unit") for suite in self.tests[test]["suite"]) and self.build in program.parents:
-            self.compile(program.relative_to(self.build).as_posix())
-        else:
-            self.compile()
+        """Builds what the test, or one argument of it, runs: its own program if that holds all of the code, else everything but such programs."""
+        name = test.partition(" / ")[0]
+        if name not in self.tests:
+            raise RuntimeError(f"no test is called {name}")
+        program = self._unit_program(name)
+        if program:
+            self.compile(program)
+        elif not self.whole:
+            self.compile(*self.others)
             self.whole = True
 
     def run(self, row: str, limit: float = HANG_SECONDS) -> Result:

@@ -72,7 +72,8 @@ def unaware(tree: Tree, sources: Sources, mutant: Mutant, tests: "list[str]") ->
     """Those of the tests that do not notice."""
     before = tree.write(sources.mutate(mutant))
     try:
-        tree.compile()
+        for test in tests:
+            tree.prepare(test)
         return [t for t in tests if all(tree.run(t).passed for _ in range(mutant.times))]
     finally:
         tree.write(before)
@@ -92,8 +93,6 @@ def verdict(tree: Tree, sources: Sources, mutant: Mutant) -> str:
         return f"DOES NOT APPLY: {e}"
     except RuntimeError as e:
         return f"ERROR: {e}"
-    except KeyError as e:
-        return f"ERROR: no test is called {e}"
 
 
 def run(place: Path, mutants: "list[Mutant]", jobs: int) -> int:

@@ -86,7 +86,7 @@ MUTANTS = [
         ("const bool alone = !process_is_passive() && !process_hooks_driver();", "const bool alone = false;")]),
 
     # --- whose call it is ---
-    Mutant("a request that is passed on is pooled further down", ["catch"], [
+    Mutant("a request that is passed on is pooled further down", ["settings / Effects.test_limit"], [
         ("error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));", "error = real_runtime(cudaMalloc, CALLER)(ptr, size);")]),
     Mutant("cuGetProcAddress answers with the driver's functions", ["catch"], [
         ("return symbol == REAL_COUNT ? function : hooks[symbol];", "return symbol || hooks[0] ? function : NULL;")]),

@@ -52,7 +52,7 @@ MUTANTS = [
         ("if (!capture_active() && driver->", "if (driver->")]),
     Mutant("statistics replace a handler of the program", ["stats / Signal"], [
         ("is_default(&now) && sigaction(sig, &ours, &now) == 0 && is_default(&now)", "sigaction(sig, &ours, &now) == 0")]),
-    Mutant("statistics: a signal wakes nobody", ["stats / Signal"], [
+    Mutant("statistics: a signal wakes nobody", ["shim_stats"], [
         ("background_wake();", "", "on_signal")]),
     Mutant("the page has one half", ["live / Reader"], [
         ("(off_t)(half->seq % 2) * STATS_PAGE_HALF_SIZE", "0")]),
@@ -95,7 +95,7 @@ MUTANTS = [
         ("process_bypass_end(); /* the program's", "; /* the program's")]),
 
     # --- neighbours ---
-    Mutant("neighbours: the thread sleeps while it is asked", ["neighbours / Turns", "turns auto"], [
+    Mutant("neighbours: the thread sleeps while it is asked", ["background"], [
         ("if (job->listen) count +=", "if (false) count +=")]),
     Mutant("neighbours: the thread is not woken while it listens", ["neighbours / Apart.test_exit_is_not_delayed"], [
         ("if (job->ring) job->ring();", "")]),

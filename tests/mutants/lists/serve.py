@@ -35,7 +35,7 @@ MUTANTS = [
         ("if (current_device(&device)) device_publish(device);", "(void)device;")]),
 
     # --- whose call it is ---
-    Mutant("NCCL's own memory is pooled", ["catch"], [
+    Mutant("NCCL's own memory is pooled", ["callers"], [
         ("nccl_works(); return SERVE_BYPASS; }", "nccl_works(); }")]),
     Mutant("an IPC handle of a shared segment is made", ["ipc / Bytes.test_both_ways"], [
         ("== 0 && base == segment));", "== 0));")]),

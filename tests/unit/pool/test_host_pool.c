@@ -98,21 +98,30 @@ static void test_no_reuse_before_work_is_over(void **state)
     assert_int_equal(fake.calls[HOST_CALL_WAIT], 0);
 }
 
+/* Blocks of each size share one allocation, and once the work behind their frees is over they are merged for a larger
+ * one. */
 static void test_small_blocks_share_and_merge(void **state)
 {
-    enum { COUNT = 15 };
-    uint64_t blocks[COUNT], large;
+    static const size_t sizes[] = {HOST_GRANULE, 128 * KIB, HOST_SMALL_MAX};
+    static uint64_t blocks[2 * HOST_SMALL_MAX / HOST_GRANULE];
 
-    for (int i = 0; i < COUNT; i++)
-        blocks[i] = get(128 * KIB);
-    assert_int_equal(fake.calls[HOST_CALL_ALLOC], 1);
-    for (int i = 0; i < COUNT; i++)
-        put(blocks[i], 128 * KIB);
-    large = get(900 * KIB); /* what was freed is merged for it */
-    assert_int_equal(fake.calls[HOST_CALL_ALLOC], 1);
-    put(large, 900 * KIB);
-    assert_int_equal(host_pool_trim(fake.pool, false), HOST_SLAB);
-    assert_int_equal(stats().held, 0);
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        const size_t count = 2 * HOST_SMALL_MAX / sizes[i];
+        uint64_t large;
+
+        for (size_t k = 0; k < count; k++)
+            blocks[k] = get(sizes[i]);
+        assert_int_equal(fake.calls[HOST_CALL_ALLOC], i + 1);
+        host_fake_launch(&fake);
+        for (size_t k = 0; k < count; k++)
+            put(blocks[k], sizes[i]);
+        host_fake_complete(&fake);
+        large = get(900 * KIB);
+        assert_int_equal(fake.calls[HOST_CALL_ALLOC], i + 1);
+        put(large, 900 * KIB);
+        assert_int_equal(host_pool_trim(fake.pool, false), HOST_SLAB);
+        assert_int_equal(stats().held, 0);
+    }
 }
 
 /* Frees that the driver would refuse, told apart for the shim; and a block that is live stays so. */

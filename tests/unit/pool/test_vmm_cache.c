@@ -129,6 +129,14 @@ static void test_not_yet_partial(void **state)
     assert_true(side->driver->calls[UNMAP] == 0);
     vmm_cache_settle_partial(side->cache, 100);
     assert_int_equal(side->driver->calls[UNMAP], 1);
+    assert_int_equal(side->returned, 0); /* the handle still has it */
+    OK(side_map(side, a.addr, UNIT, 0, a.handle));
+    give(side, &a);
+    a = take(side, UNIT); /* nor is it different for a buffer that was kept */
+    assert_int_equal(stats_of(side).hits, 1);
+    OK(side_unmap(side, a.addr, UNIT));
+    vmm_cache_settle_partial(side->cache, 100);
+    assert_int_equal(side->driver->calls[UNMAP], 2);
     OK(side_map(side, a.addr, UNIT, 0, a.handle));
     give(side, &a);
 }

@@ -243,6 +243,8 @@ long __wrap_syscall(long number, ...)
         errno = fake.old_rename;
         return -1;
     }
+    if (number == SYS_futex)
+        fake.futexes++;
     if (number == SYS_membarrier)
         return membarrier((int)a[0], (int)a[1]);
     if (number == SYS_nanosleep) {

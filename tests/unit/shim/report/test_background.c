@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_background.c - the background thread sleeps in a poll of the descriptors that its jobs name, so that it answers
+ * at once. shim/report/background_thread.c alone, with jobs and a poll that are made up here. Not here: what the jobs
+ * do, exit, threads that end (tests/e2e).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/conf.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "clock.h"
+#include "context/device.h"
+#include "report/background_thread.h"
+#include "trace/trace.h"
+#include "trace/writer.h"
+
+#define FIRST   1000
+#define SECOND  1001
+#define WAKINGS 3
+
+static atomic_uint ticks, polls, wrong;
+
+/* --- what the thread calls --- */
+
+__thread unsigned int process_depth __attribute__((tls_model("initial-exec")));
+
+const struct conf *conf_get(void)
+{
+    static struct conf conf = {.decay.number = UINT64_MAX};
+
+    return &conf;
+}
+
+bool process_is_foreign(void)
+{
+    return false;
+}
+
+void context_decay_all(unsigned int age)
+{
+}
+
+bool trace_writes_behind(void)
+{
+    return false;
+}
+
+void trace_write_end(void)
+{
+}
+
+void log_write(enum conf_log_level level, const char *format, ...)
+{
+}
+
+int __wrap_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *time, const sigset_t *mask);
+int __wrap_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *time, const sigset_t *mask)
+{
+    if (count != 2 || fds[0].fd != FIRST || fds[1].fd != SECOND)
+        atomic_store(&wrong, 1);
+    atomic_fetch_add(&polls, 1);
+    return 1;
+}
+
+/* --- jobs --- */
+
+static uint64_t never(uint64_t now)
+{
+    return UINT64_MAX;
+}
+
+static void tick(uint64_t now)
+{
+    atomic_fetch_add(&ticks, 1);
+}
+
+static void nothing(uint64_t now)
+{
+}
+
+static unsigned int listen_first(struct pollfd *fds, unsigned int max)
+{
+    *fds = (struct pollfd){.fd = FIRST, .events = POLLIN};
+    return 1;
+}
+
+static unsigned int listen_second(struct pollfd *fds, unsigned int max)
+{
+    *fds = (struct pollfd){.fd = SECOND, .events = POLLIN};
+    return 1;
+}
+
+const struct background_job background_jobs[] = {
+    {.due = never, .tick = tick, .listen = listen_first},
+    {.due = never, .tick = nothing},
+    {.due = never, .tick = nothing, .listen = listen_second},
+    {0},
+};
+
+/* Between two ticks the thread sleeps once. */
+static void test_sleeps_in_a_poll(void **state)
+{
+    assert_true(background_start());
+    while (atomic_load(&ticks) < WAKINGS)
+        nap_ns(1000000);
+    assert_true(atomic_load(&polls) >= WAKINGS - 1);
+    assert_false(atomic_load(&wrong));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sleeps_in_a_poll)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_stats.c - the signal of CUPOOL_STATS wakes the background thread, which would find it a second later by itself.
+ * What it then writes is tested under the preload: tests/e2e/test_stats.py.
+ */
+#include <signal.h>
+
+#include "fake_driver.h"
+#include "isolated.h"
+#include "serve/serve.h"
+
+static void test_signal(void **state)
+{
+    fake_start();
+    serve_begin();
+    assert_int_equal(fake.futexes, 0);
+    raise(SIGUSR2);
+    assert_int_equal(fake.futexes, 1);
+}
+
+int main(int argc, char **argv)
+{
+    const struct isolated tests[] = {{ISOLATED(test_signal), .environment = "CUPOOL_STATS=signal:USR2"}};
+
+    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
+}
