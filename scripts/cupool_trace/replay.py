@@ -93,6 +93,7 @@ class Device(Part):
         self.policy: list[Event] = []
         self.name: Optional[str] = None
         self.uuid: Optional[str] = None
+        self.total: Optional[int] = None  # bytes that the device has
         self.stats: Optional[Event] = None
         self.stats_at: Optional[int] = None  # when, if that was not at the end
         self.largest: list[tuple[int, int, str]] = []  # heap of n, -t, p
@@ -391,7 +392,7 @@ class Replay:
             dev.oom_moments.append({k: ev[k] for k in ("t", "n", "held", "live", *OOM_FREE, "why") if k in ev})
 
     def _device(self, line: int, ev: Event, dev: Device) -> None:
-        dev.name, dev.uuid = ev["name"], ev["uuid"]
+        dev.name, dev.uuid, dev.total = ev["name"], ev["uuid"], ev.get("total")
 
     def _policy(self, line: int, ev: Event, dev: Device) -> None:
         if len(dev.policy) < KEEP:
