@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import functools
 import gc
 import io
@@ -94,3 +95,10 @@ def main(argv: list[str]) -> int:
         # The reader has seen enough. Python flushes once more at exit, which must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as e:
+        # Files that are read and written have their own messages; what has no name is standard output.
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or e.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"cupool-trace: standard output: {e.strerror}", file=sys.stderr)
+        return 2

@@ -59,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
         if not r.follows_blocks:
             print(f"cupool-trace: {r.path}: it does not tell which blocks are live; CUPOOL_TRACE_EVENTS=segment,alloc does", file=sys.stderr)
     if not left:
+        if not any(r.follows_blocks for r in ranks):
+            return status  # they tell nothing of it, which was said
         print("nothing is left, as far as the traces tell")
         return status
     print(f"{human_size(sum(o['bytes'] for o in left))} in {count_of(sum(o['blocks'] for o in left), 'block')} never freed, by "

@@ -10,7 +10,8 @@ import argparse
 import json
 import os
 import sys
-from typing import Any
+from datetime import datetime, timezone
+from typing import Any, Optional
 
 from . import VERSION, flame, symbols
 from .callers import names_of
@@ -142,7 +143,7 @@ def track_data(rank: Rank, process: int, d: int, track: Track, summary: Event, c
     root = flame.tree(summary["callers"])
     return {
         **({"flame": flame.data(root, calls, NAME)} if root.bytes else {}),
-        "process": process, "device": d, "figures": figures, "series": series,
+        "process": process, "device": d, "figures": figures, "series": series, **({"total": dev.total} if dev.total else {}),
         "peaks": {name: {"n": n, "t": t} for name, (n, t) in zip(QUANTITIES, track.peaks) if name in known and n >= 0},
         # As text: JavaScript's numbers hold no 64 bits.
         "regions": [[hex(p), end - p] for p, end in regions.pieces],
@@ -201,6 +202,14 @@ def finish(ranks: list[Rank]) -> None:
                 recorder.mark(d, "killed", recorder.last_t, 0, "the last event: the process was killed or still runs")
 
 
+def started(t0: Optional[int]) -> Optional[str]:
+    """As text: hosts and readers may be in different time zones."""
+    try:
+        return t0 and datetime.fromtimestamp(t0 // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, OSError, ValueError):  # a wrong clock is no reason to fail
+        return None
+
+
 def page_data(ranks: list[Rank], begin: int, end: int, limits: Limits) -> Event:
     """Everything that is drawn. Times are ns since the process's own start; `offset` is that start after the first one's.
     Items beyond the limits of a device are merged, for good."""
@@ -226,7 +235,7 @@ def page_data(ranks: list[Rank], begin: int, end: int, limits: Limits) -> Event:
             **{k: r.header.get(k) for k in ("host", "pid", "exe", "version")},
             "state": r.reader.state, "complete": r.reader.complete, "problems": r.problems.count, "lines": r.reader.lines,
             "events": recorder.events, "last_ns": recorder.last_t, "allocs": r.traces_allocs,
-            "offset_ns": r.header.get("t0_unix_ns", first) - first})
+            "started": started(r.header.get("t0_unix_ns")), "offset_ns": r.header.get("t0_unix_ns", first) - first})
     unlike = [[places[id(row)], ", ".join(texts)[:NAME]] for row, texts in (out_of_line(rows) if len(rows) > 2 else [])[:SHOWN]]
     return {"made_by": f"cupool-trace {VERSION}", "begin_ns": begin, "end_ns": end, "processes": processes, "tracks": out, "unlike": unlike}
 

@@ -37,6 +37,9 @@ KEEP = 100  # of problems and of moments worth listing, per file; all are counte
 # By when it is sorted: its time, or that of an earlier one of its thread if that is later; its line; the event, or a Brief (see brief).
 Entry = tuple[int, int, Any]
 
+# How files begin that compress a trace in a way which is not read here.
+PACKED = ((b"\xfd7zXZ\0", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"), (b"PK\x03\x04", "zip"))
+
 
 class CannotRead(Exception):
     """A file that is not there, not readable, or no trace at all."""
@@ -120,7 +123,11 @@ class Reader:
         try:
             with self._open() as raw:
                 # The content, not the name, says whether it is compressed: standard input has no name.
-                f: Any = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw  # type: ignore[attr-defined]
+                start = raw.peek(6)[:6]  # type: ignore[attr-defined]
+                packed = next((name for magic, name in PACKED if start.startswith(magic)), None)
+                if packed:
+                    raise CannotRead(f"{self.path}: compressed by {packed}; unpack it first, or compress traces by gzip")
+                f: Any = gzip.GzipFile(fileobj=raw) if start[:2] == b"\x1f\x8b" else raw
                 try:
                     yield from whole_lines(f)
                 except EOFError:  # the compressed file itself is cut
@@ -163,6 +170,8 @@ class Reader:
     def _read_header(self, o: Event) -> None:
         if "merged" in o and "cupool" not in o:
             raise CannotRead(f"{self.path}: written by merge; read the traces that it was made of")
+        if "cupool" not in o and "t0_unix_ns" not in o:  # JSON Lines of another program
+            raise CannotRead(f"{self.path}: not a cupool trace")
         self.header = o
         if o.get("cupool") != FORMAT:
             self.problems.add(1, f"format {o.get('cupool')!r} is unknown to this program, which knows {FORMAT}")

@@ -93,6 +93,7 @@ class Device(Part):
         self.policy: list[Event] = []
         self.name: Optional[str] = None
         self.uuid: Optional[str] = None
+        self.total: Optional[int] = None  # bytes that the device has
         self.stats: Optional[Event] = None
         self.stats_at: Optional[int] = None  # when, if that was not at the end
         self.largest: list[tuple[int, int, str]] = []  # heap of n, -t, p
@@ -391,7 +392,7 @@ class Replay:
             dev.oom_moments.append({k: ev[k] for k in ("t", "n", "held", "live", *OOM_FREE, "why") if k in ev})
 
     def _device(self, line: int, ev: Event, dev: Device) -> None:
-        dev.name, dev.uuid = ev["name"], ev["uuid"]
+        dev.name, dev.uuid, dev.total = ev["name"], ev["uuid"], ev.get("total")
 
     def _policy(self, line: int, ev: Event, dev: Device) -> None:
         if len(dev.policy) < KEEP:
@@ -449,10 +450,11 @@ class Rank:
             d.allocs for d in self.replay.devices.values())
         # After the first gap nobody knows which blocks are live.
         self.follows_blocks = self.traces_allocs and not self.reader.omitted
+        self.names_host = False
 
     @property
     def name(self) -> str:
-        return self.reader.name
+        return self.reader.name + (f" on {self.header['host']}" if self.names_host else "")
 
     def live_at_end(self) -> tuple[int, int]:
         devices = self.replay.devices.values()
@@ -475,4 +477,14 @@ def load(paths: list[str], follow: Callable[[Problems], Replay] = Replay) -> tup
             unreadable += 1
             print(f"cupool-trace: {got}", file=sys.stderr)
     ranks.sort(key=lambda r: (*r.reader.order, r.path))
+    name_hosts(ranks)
     return ranks, unreadable
+
+
+def name_hosts(ranks: list[Rank]) -> None:
+    """Processes of one name on several hosts, as ranks of two runs or pids without a rank, are told apart by their hosts."""
+    of: dict[str, set[Any]] = {}
+    for r in ranks:
+        of.setdefault(r.name, set()).add(r.header.get("host"))
+    for r in ranks:
+        r.names_host = "host" in r.header and len(of[r.reader.name]) > 1

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Spack package of the source tree. scripts/packages spack writes it with its version and source, as
-FOLDER/packages/cupool/package.py in a repository of its own; then: spack repo add FOLDER && spack install cupool.
+"""A Spack package of the source tree. scripts/packages spack FOLDER writes it with its version and source, in a repository of its
+own; then, with Spack 1.0 or later: spack repo add FOLDER/spack_repo/cupool && spack install cupool.
 """
+from spack_repo.builtin.build_systems.meson import MesonPackage
+
 from spack.package import *  # noqa: F401,F403 - Spack's own way
 
 
@@ -10,10 +12,10 @@ class Cupool(MesonPackage):
     each device. It needs neither CUDA nor a GPU to be installed; CUDA's headers are there while it is built."""
 
     homepage = "https://cupool.invalid"
-    url = "file://@TOP@/cupool-@VERSION@.tar.xz"
+    url = "file://@FOLDER@/cupool-@VERSION@.tar.xz"
     license("Apache-2.0")
 
-    version("@VERSION@")
+    version("@VERSION@", sha256="@SHA256@")
 
     depends_on("c", type="build")
     depends_on("meson@1.0:", type="build")

@@ -127,7 +127,7 @@ void launch_detect(struct launch *ret_launch)
     const uint64_t setting = conf_get()->rank.number;
     const struct launcher *launcher = launcher_find();
     char path[1024];
-    const char *slash;
+    const char *slash, *name;
     ssize_t n;
 
     ret_launch->rank = launcher ? env_number(launcher->rank) : -1;
@@ -144,7 +144,8 @@ void launch_detect(struct launch *ret_launch)
     n = readlink("/proc/self/exe", path, sizeof(path) - 1);
     path[n > 0 ? n : 0] = '\0';
     slash = strrchr(path, '/');
-    snprintf(ret_launch->exe, sizeof(ret_launch->exe), "%.200s", slash ? slash + 1 : "exe");
+    name = slash ? slash + 1 : n > 0 ? "exe" : program_invocation_short_name; /* there may be no /proc */
+    snprintf(ret_launch->exe, sizeof(ret_launch->exe), "%.200s", *name ? name : "exe");
 }
 
 static int append(char *buf, size_t len, size_t *at, const char *text)

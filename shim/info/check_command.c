@@ -317,6 +317,8 @@ static int verdict(void)
 {
     if (check_found.missed)
         check_say("verdict", "not caught, or not everywhere; see above");
+    else if (check_found.broken)
+        check_say("verdict", "nothing stands in the way of cupool, but the program does not start as it is; see above");
     else
         check_say("verdict", check_found.reaches ? "caught: what this program allocates comes from the pool"
                                                  : "nothing stands in the way of catching what it loads or starts");

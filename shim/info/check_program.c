@@ -3,8 +3,10 @@
  * No locks: one thread only. */
 #include "info/check_internal.h"
 
+#include <elf.h>
 #include <errno.h>
 #include <limits.h>
+#include <link.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -19,6 +21,9 @@
 
 #include "base/conf.h"
 #include "base/conf_report.h"
+
+/* This program's own header, from the linker: /proc may be missing. */
+extern const ElfW(Ehdr) own_header __asm__("__ehdr_start") __attribute__((visibility("hidden")));
 
 #define LIBS_MAX 1024
 /* The longest wait for the loader's answer, in seconds; on a slow network it may take several. */
@@ -154,6 +159,7 @@ static void read_line(char *line)
 
     if (arrow && strncmp(path, "not found", 9) == 0) {
         *arrow = '\0';
+        check_found.broken = true;
         check_say("note", "%s is not found: the program does not start as it is", line + strspn(line, " \t"));
     } else if (end) {
         *end = '\0';
@@ -164,9 +170,10 @@ static void read_line(char *line)
         if (loads.lib_count < LIBS_MAX && path[0] == '/')
             loads.libs[loads.lib_count++] = path;
     } else if (!strstr(line, "libcuda.so.1") && (strstr(line, "rror") || strstr(line, "version `"))) {
-        check_say(
-            "note", "%s%s",
-            strstr(line, "error while loading") ? "the program does not start as it is: " : "the loader says: ", line);
+        const bool broken = strstr(line, "error while loading") != NULL;
+
+        check_found.broken |= broken;
+        check_say("note", "%s%s", broken ? "the program does not start as it is: " : "the loader says: ", line);
     }
 }
 
@@ -309,16 +316,14 @@ static void look_at_settings(void)
 
 void check_program(const char *path, const struct elf_file *file)
 {
-    struct elf_file own = {.bits = 64};
+    const int bits = own_header.e_ident[EI_CLASS] == ELFCLASS64 ? 64 : 32;
 
     look_at_settings();
-    if (elf_open("/proc/self/exe", &own) == 0)
-        elf_close(&own);
     check_say("program", "%s (%d-bit %s, %s)", path, file->bits, elf_machine_name(file->machine),
               file->bits == 64 && !file->interp ? "statically linked" : "dynamically linked");
-    if (file->bits != own.bits || file->machine != own.machine) {
-        SAY_MISSED("it is made for another machine than libcupool.so (%d-bit %s)", own.bits,
-                   elf_machine_name(own.machine));
+    if (file->bits != bits || file->machine != own_header.e_machine) {
+        SAY_MISSED("it is made for another machine than libcupool.so (%d-bit %s)", bits,
+                   elf_machine_name(own_header.e_machine));
         return;
     }
     if (!file->interp) {
@@ -332,7 +337,7 @@ void check_program(const char *path, const struct elf_file *file)
     look_at_privileges(path);
     ask_loader(file->interp, path);
     read_list();
-    if (!loads.lib_count)
+    if (!loads.lib_count && !check_found.broken)
         check_say("note", "its loader %s does not list its libraries; they were not looked at", file->interp);
     look_at_preload();
     look_at_reach(path);

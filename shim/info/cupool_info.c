@@ -134,7 +134,7 @@ static int print_accepted(char *assignment)
     return 2;
 }
 
-static int usage(FILE *to, int code)
+static int usage(void)
 {
     fputs("usage: cupool-info [-a | -c | --markdown | --man | --process | --version | --help]\n"
           "       cupool-info --accepts NAME=VALUE\n"
@@ -151,8 +151,18 @@ static int usage(FILE *to, int code)
           "              is printed, 2: there is no such setting\n"
           "  --check     what cupool would catch of COMMAND; without LD_PRELOAD set, use cupool-run --check\n"
           "  --version   the version\n",
-          to);
-    return code;
+          stdout);
+    return 0;
+}
+
+static int wrong(const char *word)
+{
+    if (strcmp(word, "--check") == 0 || strcmp(word, "--accepts") == 0)
+        fprintf(stderr, "cupool-info: %s needs %s (see cupool-info --help)\n", word,
+                strcmp(word, "--check") == 0 ? "a command" : "NAME=VALUE");
+    else
+        fprintf(stderr, "cupool-info: '%s' is not understood (see cupool-info --help)\n", word);
+    return 2;
 }
 
 /* An option, and what is printed for it in this order. */
@@ -179,7 +189,7 @@ int main(int argc, char **argv)
     if (strcmp(option, "--accepts") == 0 && argc == 3)
         return print_accepted(argv[2]);
     if (argc > 2)
-        return usage(stderr, 2);
+        return wrong(argv[2]);
     if (strcmp(option, "--version") == 0) {
         printf("cupool %s\n", CUPOOL_VERSION);
         return 0;
@@ -196,5 +206,7 @@ int main(int argc, char **argv)
             conf_report();
         return 0;
     }
-    return strcmp(option, "--help") == 0 || strcmp(option, "-h") == 0 ? usage(stdout, 0) : usage(stderr, 2);
+    if (strcmp(option, "--help") == 0 || strcmp(option, "-h") == 0)
+        return usage();
+    return wrong(argv[1]);
 }

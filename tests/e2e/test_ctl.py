@@ -112,7 +112,7 @@ class Commands(Base):
         self.assertRegex(self.ctl("--version").stdout, r"^cupool-ctl \d+\.\d+\.\d+\n$")
         self.assertIn("No such file", self.ctl("list", rc=1).stderr)
         self.dir.mkdir(0o700)
-        self.assertIn("there is no such process", self.ctl("list", rc=1).stderr)
+        self.assertRegex(self.ctl("list", rc=1).stderr, r"^cupool-ctl: /.*: no process answers there\n$")
         self.assertIn("there is no such process", self.ctl("pause", "--pid=1", rc=1).stderr)
 
 

@@ -250,7 +250,10 @@ class Others(Case):
         lib = self.compile("libgone.so", "-shared", "-fPIC")
         app = self.compile("app", "-Wl,--no-as-needed", lib)
         lib.unlink()
-        self.assertRegex(self.check(0, app), r"does not start as it is: .*libgone\.so: cannot open")
+        out = self.check(0, app)
+        self.assertRegex(out, r"does not start as it is: .*libgone\.so: cannot open")
+        self.assertRegex(out, r"(?m)^verdict .*, but the program does not start as it is")
+        self.assertNotIn("does not list", out)
 
     def test_settings(self) -> None:
         self.assertIn("nothing is pooled", self.check(0, "true", env={"CUPOOL_DEBUG": "1"}))

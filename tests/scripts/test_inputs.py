@@ -2,7 +2,9 @@
 """Tests of how cupool-trace reads its inputs, where it stops, and how much memory it takes."""
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import os
 import re
 import signal
@@ -11,6 +13,7 @@ import sys
 import unittest
 
 from made_traces import BASE, ROOT, TOOL, Case, ev, good, header, peak_kib, text, write_long
+from cupool_trace.schema import BLOCKS
 
 
 class Inputs(Case):
@@ -57,6 +60,47 @@ class Inputs(Case):
         (self.dir / "2.jsonl.gz").write_bytes(gzip.compress(text([header(2), *good()[1:]])))
         self.write(b"not a trace", "notes.txt")
         self.assertEqual([r["rank"] for r in self.summary(str(self.dir))["ranks"]], [0, 1, 2])
+
+    def test_json_lines_of_another_program(self) -> None:
+        for line in ('{"level":"info","pid":7}', '{"host":"a","version":"1"}', "[1]"):
+            for command in ("check", "summary"):
+                done = self.run_tool(command, self.write(line.encode() + b"\n"))
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertRegex(done.stderr, r"^cupool-trace: \S+: not a cupool trace\n$")
+
+    def test_compressed_otherwise(self) -> None:
+        for name, packed in (("xz", lzma.compress(text(good()))), ("bzip2", bz2.compress(text(good()))),
+                             ("zstd", b"\x28\xb5\x2f\xfd\x04\x58"), ("zip", b"PK\x03\x04\x14\0")):
+            for command in ("check", "summary"):
+                done = self.run_tool(command, self.write(packed))
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertRegex(done.stderr, rf"^cupool-trace: \S+: compressed by {name}; unpack it first")
+
+    def test_full_standard_output(self) -> None:
+        for command in ("check", "summary", "leaks"):
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run([sys.executable, TOOL, command, self.write(good())], stdout=full, stderr=subprocess.PIPE, text=True)
+            self.assertEqual((done.returncode, done.stderr), (2, "cupool-trace: standard output: No space left on device\n"))
+
+    def test_leaks_says_nothing_of_what_it_has_not_read(self) -> None:
+        empty = self.dir / "empty"
+        empty.mkdir()
+        done = self.run_tool("leaks", str(empty))
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, r"^cupool-trace: \S+: no \*\.jsonl or \*\.jsonl\.gz in it\n$")
+        segments = [{**e, "events": "segment"} if i == 0 else e for i, e in enumerate(good()) if i == 0 or e["e"] not in BLOCKS]
+        done = self.run_tool("leaks", self.write(segments))
+        self.assertEqual(done.stdout, "", done)
+        self.assertIn("it does not tell which blocks are live", done.stderr)
+
+    def test_one_rank_on_two_hosts(self) -> None:
+        """As of two runs: the lines tell them apart."""
+        for host in ("one", "two"):
+            self.write([{**header(0), "host": host}, *good()[1:]], f"{host}.jsonl")
+        said = self.run_tool("summary", str(self.dir)).stdout
+        for host in ("one", "two"):
+            self.assertRegex(said, rf"(?m)^rank 0 on {host} device \d+: ")
+        self.assertNotIn("\nrank 0 device", said)
 
     def test_what_merge_wrote_is_no_trace(self) -> None:
         merged = self.run_tool("merge", self.write(good()))

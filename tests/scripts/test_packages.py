@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of scripts/packages: the wheel, installed into an empty environment without a network and run there; the files that the
-RPM spec file lists; the version that all packages have.
+RPM spec file lists; the version that all packages have; the repository for Spack.
 
 Not here: a build of the Debian package or of the RPM, which need their distributions' tools.
 """
 from __future__ import annotations
 
+import ast
+import hashlib
 import importlib.util
 import json
 import os
@@ -13,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 import zipfile
@@ -142,6 +145,46 @@ class Rpm(unittest.TestCase):
                 listed.append(name)
                 self.assertTrue([p for p in installed if p == name or p.startswith(name + "/")], f"{line}: not installed")
         self.assertEqual([p for p in sorted(installed) if not any(p == n or p.startswith(n + "/") for n in listed)], [])
+
+
+class Spack(unittest.TestCase):
+    """The repository that Spack 1.0 and later accept: `spack spec` and `spack install` were run by hand (docs/install.md)."""
+
+    top: Path
+    recipe: Path
+    text: str
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        tmp = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(tmp.cleanup)
+        cls.top = Path(tmp.name).resolve()
+        cls.recipe = make("spack", cls.top)
+        cls.text = cls.recipe.read_text(encoding="utf-8")
+
+    def test_layout(self) -> None:
+        repository = self.top / "spack_repo/cupool"  # Spack refuses a repository that is in no folder spack_repo/
+        self.assertEqual(self.recipe, repository / "packages/cupool/package.py")
+        self.assertIn("namespace: cupool\n  api: v2.0\n", (repository / "repo.yaml").read_text())
+
+    def test_base_is_imported(self) -> None:
+        """spack.package has no MesonPackage from Spack 1.0 on."""
+        tree = ast.parse(self.text)
+        bases = {b.id for c in tree.body if isinstance(c, ast.ClassDef) for b in c.bases if isinstance(b, ast.Name)}
+        named = {n.name: i.module for i in tree.body if isinstance(i, ast.ImportFrom) for n in i.names}
+        self.assertEqual({name: named.get(name) for name in bases}, {"MesonPackage": "spack_repo.builtin.build_systems.meson"})
+
+    def test_sources(self) -> None:
+        """The archive is where the recipe says, with that sum, and has the tree's files and nothing else."""
+        url = re.search(r'url = "file://(.*)"', self.text)
+        sum_ = re.search(rf'version\("{version()}", sha256="(\w+)"\)', self.text)
+        assert url and sum_, self.text
+        self.assertEqual(Path(url[1]), self.top / f"cupool-{version()}.tar.xz")
+        self.assertEqual(hashlib.sha256(Path(url[1]).read_bytes()).hexdigest(), sum_[1])
+        with tarfile.open(url[1]) as tar:
+            names = {n.partition("/")[2] for n in tar.getnames()}
+        self.assertLessEqual({"meson.build", "shim/conf.def", "scripts/cupool-run"}, names)
+        self.assertEqual([n for n in names if n.startswith(("build", ".deps", ".git/")) or "__pycache__" in n], [])
 
 
 if __name__ == "__main__":

@@ -149,6 +149,50 @@ class InBrowser(BrowserCase):
         self.browser.key("]")
         self.assertTrue(self.browser.evaluate("document.getElementById('takers').hidden"))
 
+    def test_callers_are_sorted_and_chosen(self) -> None:
+        """The heads sort, by click and key; the blocks of a chosen caller are strong on the map, and the others faint."""
+        names = "[...document.querySelectorAll('#takers tbody tr')].map(r => r.children[0].textContent)"
+        button = "document.querySelectorAll('#takers {} button')[{}]"
+        self.show(called())
+        self.assertEqual(self.browser.evaluate(names), ["app+0x20", "libx.so (make)"])
+        for head in (2, 0, 3):
+            self.browser.evaluate(button.format("th", head) + ".click()")
+            first = self.browser.evaluate(names)
+            self.browser.evaluate(button.format("th", head) + ".click()")
+            if head != 3:  # of equal numbers the order may stay
+                self.assertEqual(self.browser.evaluate(names), first[::-1])
+            self.assertEqual(self.browser.evaluate("document.activeElement.textContent"), ["who", "then", "at the end", "requests"][head])
+        before = hash_of(self.browser, "#map canvas")
+        self.browser.evaluate(button.format("td", 0) + ".focus()")
+        self.browser.key("Enter", text="\r")
+        self.browser.frame()
+        chosen = self.state()["caller"]
+        self.assertIn(chosen, self.browser.evaluate(names))
+        self.assertNotEqual(hash_of(self.browser, "#map canvas"), before)
+        self.assertEqual(self.browser.evaluate("document.querySelector('#takers [aria-pressed=true]').textContent"), chosen)
+        self.browser.evaluate("document.querySelector('#takers [aria-pressed=true]').click()")
+        self.browser.frame()
+        self.assertIsNone(self.state()["caller"])
+        self.assertEqual(hash_of(self.browser, "#map canvas"), before)
+
+    def test_what_ran(self) -> None:
+        events = called()
+        events[0].update(exe="trainer", t0_unix_ns=1795672041772475507)
+        events.insert(1, {"t": 1, "e": "device", "tid": 42, "d": 0, "name": "NVIDIA H200", "uuid": "GPU-1", "total": 141 << 30})
+        self.show(events)
+        about = self.browser.evaluate("document.getElementById('about').textContent")
+        self.assertRegex(about, r"^trainer \u00b7 started 2026-11-26 05:47:21 UTC \u00b7 ran (1(\.\d+)? us|1000(\.\d+)? ns|0\.0000010* s) \u00b7 1 process \u00b7 ")
+        self.assertIn("GPU has 141.0 GiB", self.browser.evaluate("document.querySelector('#charts h2').textContent"))
+
+    def test_equal_notes_share_a_line(self) -> None:
+        """A page of 512 devices had 512 lines that said one thing."""
+        events = [good()[0], *(e for e in good()[1:] if e["e"] not in ("alloc", "free_requested", "free_completed", "stats"))]
+        self.show(*([{**events[0], "events": "segment"}, *events[1:]] for _ in range(6)))
+        items = self.browser.evaluate("[...document.querySelectorAll('#notes li')].map(l => l.textContent)")
+        self.assertEqual([i for i in items if "live memory and blocks are unknown" in i],
+                         [i for i in items if i.startswith("rank 0, device 0 and 5 others: live memory and blocks are unknown")])
+        self.assertEqual(len([i for i in items if "unknown" in i]), 1, items)
+
     def test_hover_over_segment_and_block(self) -> None:
         events = good()
         del events[9:11]  # the block that fills the second segment

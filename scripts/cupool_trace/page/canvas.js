@@ -50,7 +50,7 @@ function layout() {
     const h = box.appendChild(element("h2", titleOf(tr) + " "));
     const p = processOf(tr), peaks = tr.peaks;
     h.append(element("span", [p.host, deviceName(tr), p.exe + " " + p.pid, peaks.live ? "peak live " + bytes(peaks.live.n) : "",
-      peaks.held ? "peak held " + bytes(peaks.held.n) : "no memory"].filter(x => x && !x.includes("undefined")).join(" \u00b7 "), {class: "dim"}));
+      peaks.held ? "peak held " + bytes(peaks.held.n) : "no memory", tr.total ? "GPU has " + size(tr.total) : ""].filter(x => x && !x.includes("undefined")).join(" \u00b7 "), {class: "dim"}));
     const stage = box.appendChild(element("div", undefined, {class: "stage"}));
     stage.style.height = (order.length === 1 ? 260 : order.length < 4 ? 190 : 150) + "px";
     const c = new Stage(stage, "memory", "memory of " + titleOf(tr) + " over time");

@@ -59,21 +59,48 @@ function marksOfFocus() {
   bandsBegin();
 }
 
-// The callers that took the memory of the focused device, as summary has them: of the whole trace, not only of the part shown.
+// The callers that took the memory of the focused device, as summary has them: of the whole trace, not only of the part shown. Their
+// heads sort them; a caller that is chosen has its blocks strong on the map.
+let takersBy = 1, takersUp = false;
+
+function takersSort(i) {
+  [takersBy, takersUp] = i === takersBy ? [i, !takersUp] : [i, i === 0];
+  takers();
+  $("takers").querySelectorAll("th button")[i].focus();
+}
+
+function takersChoose(caller) {
+  chosenCaller = caller === chosenCaller ? null : caller;
+  takers();
+  redraw();
+  [...$("takers").querySelectorAll("td button")].find(b => b.textContent === caller).focus();
+}
+
 function takers() {
   const tr = tracks[focus], into = $("takers");
   into.hidden = !tr || !(tr.figures.callers.length + tr.figures.physical.length);
   if (into.hidden) return;
   const [callers, physical] = [tr.figures.callers, tr.figures.physical];
-  const line = (name, cells) => {
+  if (tr.blocks.callers === undefined || !tr.blocks.callers.includes(chosenCaller)) chosenCaller = null;
+  const line = (name, cells, press) => {
     const row = element("tr");
-    cells.forEach((text, i) => row.append(element(name, text, i ? {} : {class: "l"})));
+    cells.forEach((text, i) => {
+      const cell = row.appendChild(element(name, press && press(i) ? undefined : text, i ? {} : {class: "l"}));
+      if (!press || !press(i)) return;
+      const button = cell.appendChild(element("button", text, {class: "plain"}));
+      button.addEventListener("click", press(i));
+      if (name === "th") cell.setAttribute("aria-sort", i !== takersBy ? "none" : takersUp ? "ascending" : "descending");
+      else button.setAttribute("aria-pressed", text === chosenCaller);
+    });
     return row;
   };
+  const key = c => [c.caller, c.live_at_peak, c.live_at_end, c.requests][takersBy];
+  const order = (a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0) * (takersUp ? 1 : -1);
   into.querySelector("h2").textContent = "Who had most when most was live: " + titleOf(tr);
-  into.querySelector("thead").replaceChildren(line("th", ["who", "then", "at the end", "requests"]));
+  into.querySelector("thead").replaceChildren(line("th", ["who", "then", "at the end", "requests"], i => () => takersSort(i)));
   into.querySelector("tbody").replaceChildren(
-    ...callers.map(c => line("td", [c.caller, size(c.live_at_peak), size(c.live_at_end), c.requests])),
+    ...[...callers].sort(order).map(c => line("td", [c.caller, size(c.live_at_peak), size(c.live_at_end), c.requests],
+      i => !i && tr.blocks.callers && tr.blocks.callers.includes(c.caller) ? () => takersChoose(c.caller) : null)),
     ...physical.map(c => line("td", ["past the pool: " + c.object + " (" + c.by + "), at its own peak", size(c.peak), size(c.now), c.created])));
 }
 
@@ -81,22 +108,28 @@ function about() {
   const p = data.processes;
   const events = p.reduce((n, x) => n + x.events, 0);
   const open = p.filter(x => !x.complete).length;
-  $("about").textContent = [p.length + (p.length === 1 ? " process" : " processes"), events.toLocaleString("en-US") + " events",
+  const first = p.filter(x => x.started).sort((a, b) => a.offset_ns - b.offset_ns)[0];
+  const longest = Math.max(...p.map(x => x.last_ns));
+  const programs = [...new Set(p.map(x => x.exe).filter(Boolean))];
+  $("about").textContent = [programs.slice(0, 3).join(", ") + (programs.length > 3 ? " and others" : ""), first ? "started " + first.started : "",
+    p.length ? "ran " + moment(longest, longest / 1e4) : "", p.length + (p.length === 1 ? " process" : " processes"), events.toLocaleString("en-US") + " events",
     open ? open + " without an end line" : "", data.made_by].filter(Boolean).join(" \u00b7 ");
   const notes = $("notes");
   notes.append(element("h2", "What this page leaves out"));
-  const items = [];
+  const said = new Map();  // what is left out, and of whom: equal devices share a line
+  const say = (who, what) => said.set(what, [...(said.get(what) || []), who]);
   for (const tr of tracks) {
-    if (tr.merged.length) items.push(titleOf(tr) + ": " + tr.merged.join("; "));
-    if (!processOf(tr).allocs) items.push(titleOf(tr) + ": live memory and blocks are unknown, the trace has segments only (CUPOOL_TRACE_EVENTS=segment,alloc)"
+    if (tr.merged.length) say(titleOf(tr), tr.merged.join("; "));
+    if (!processOf(tr).allocs) say(titleOf(tr), "live memory and blocks are unknown, the trace has segments only (CUPOOL_TRACE_EVENTS=segment,alloc)"
       + (tr.figures.peak_live !== null ? "; by its stats line at most " + size(tr.figures.peak_live) + " were live" : ""));
   }
-  for (const x of p) if (x.bands && x.bands.note) items.push(x.name + ": " + x.bands.note);
+  for (const x of p) if (x.bands && x.bands.note) say(x.name, x.bands.note);
   for (const tr of tracks) if (tr.peaks.live && tr.figures.from_stats && tr.figures.peak_live > tr.peaks.live.n && data.begin_ns === 0)
-    items.push(titleOf(tr) + ": curves count what was asked for, rounded up to 512 B, at most " + bytes(tr.peaks.live.n)
+    say(titleOf(tr), "curves count what was asked for, rounded up to 512 B, at most " + bytes(tr.peaks.live.n)
       + "; its stats line counts whole blocks as the pool handed them out, at most " + bytes(tr.figures.peak_live));
-  for (const x of p) if (x.problems) items.push(x.name + ": " + x.problems + " problems in " + x.file + "; see cupool-trace check");
-  for (const x of p) if (!x.complete) items.push(x.name + ": " + x.state + "; what it held last is drawn until its last event");
+  for (const x of p) if (x.problems) say(x.name, x.problems + " problems in " + x.file + "; see cupool-trace check");
+  for (const x of p) if (!x.complete) say(x.name, x.state + "; what it held last is drawn until its last event");
+  const items = [...said].map(([what, who]) => (who.length > 3 ? who[0] + " and " + (who.length - 1) + " others" : who.join(", ")) + ": " + what);
   if (tracks.some(t => t.merged.length) || p.some(x => x.bands && x.bands.note)) items.push("for all of a shorter time: cupool-trace plot --from SECONDS --to SECONDS");
   if (data.begin_ns > 0 || data.end_ns < 2 ** 53) items.push("only from " + moment(data.begin_ns, 1e6) + " to "
     + (data.end_ns < 2 ** 53 ? moment(data.end_ns, 1e6) : "the end") + " of each trace; the table counts all of it");

@@ -79,6 +79,12 @@ function areasOf(i, key) {
   return merged.get(name);
 }
 
+// The blocks of one caller.
+function blocksOf(b, caller) {
+  const k = b.callers.indexOf(caller), of = [...b.caller.keys()].filter(i => b.caller[i] === k);
+  return Object.fromEntries(["t0", "t1", "region", "offset", "n"].map(name => [name, of.map(i => b[name][i])]));
+}
+
 function drawMap() {
   const c = map, tr = tracks[focus];
   if (!tr) return;
@@ -123,7 +129,8 @@ function drawMap() {
   g.globalAlpha = .6;
   fill(g, c, tr, areasOf(focus, "merged_blocks"), hatch(g, css.live));
   g.globalAlpha = 1;
-  fill(g, c, tr, tr.blocks, css.live, (x, y, w, h) => { if (w > 5 && h > 7) inner.rect(x + .5, y + .5, w - 1, h - 1); });
+  fill(g, c, tr, tr.blocks, chosenCaller === null ? css.live : css["live-range"], (x, y, w, h) => { if (w > 5 && h > 7) inner.rect(x + .5, y + .5, w - 1, h - 1); });
+  if (chosenCaller !== null) fill(g, c, tr, blocksOf(tr.blocks, chosenCaller), css.live);
   g.strokeStyle = css.card;
   g.globalAlpha = .55;
   g.stroke(inner);

@@ -9,7 +9,7 @@ let focus = 0;
 let view = whole();
 let mapView = {lo: 0, hi: 1}, place = null;
 let fitting = true;  // the map shows only addresses in use at the time shown
-let hover = null, pinned = null, drag = null;
+let hover = null, pinned = null, drag = null, chosenCaller = null;
 let frames = 0, wanted = false;
 let charts = [], map = null;
 

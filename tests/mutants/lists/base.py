@@ -18,6 +18,8 @@ MUTANTS = [
          "pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel); fd = open(path,")]),
     Mutant("the limits of a cgroup's parents do not count", ["pinned / Machine.test_limit_of_a_cgroup"], [
         ("while (strlen(folder) > strlen(root)) { limit", "if (strlen(folder) > strlen(root)) { limit")]),
+    Mutant("where /proc is missing the program has no name", ["info / Info.test_without_proc"], [
+        ('n > 0 ? "exe" : program_invocation_short_name', '"exe"')]),
     # --- the order of frees ---
     Mutant("a value that is too long is copied", ["settings"], [
         ("if (strlen(text) >= CONF_TEXT_MAX)", "if (false)")]),
