@@ -462,6 +462,7 @@ CUresult sim_submit(CUstream s, struct sim_work *w, bool sync)
         if (op_runnable(op) && sync) {
             /* The caller would wait for a worker that runs it; running it here spares two switches of threads. */
             stream_run(s, op->seq);
+            adversary_waited(ctx, s, false);
             return ctx->error;
         } else if (op_runnable(op)) {
             stream_ready(s);

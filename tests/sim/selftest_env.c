@@ -103,6 +103,30 @@ static void flag_set(void *flag)
 }
 
 /* Finished work seems unfinished until the host waits, and memory freed in a stream is taken for as long. */
+/* What a copy has waited for is known to be over, also where it had nothing to wait for. */
+static void part_adversary_copy(void)
+{
+    int flag;
+    char byte;
+    cudaEvent_t e;
+    void *p;
+
+    OK(cudaEventCreate(&e));
+    OK(cudaMalloc(&p, 1));
+    for (int i = 0; i < 20; i++) {
+        flag = 0;
+        OK(cudaEventRecord(e, NULL));
+        OK(cudaLaunchHostFunc(NULL, flag_set, &flag));
+        while (!__atomic_load_n(&flag, __ATOMIC_ACQUIRE))
+            nap_ms(1);
+        nap_ms(1);
+        OK(cudaMemcpy(&byte, p, 1, cudaMemcpyDeviceToHost));
+        OK(cudaEventQuery(e));
+    }
+    OK(cudaFree(p));
+    OK(cudaEventDestroy(e));
+}
+
 static void part_adversary(void)
 {
     size_t before, freed, after, total;
@@ -131,6 +155,7 @@ static void part_adversary(void)
     OK(cudaStreamSynchronize(s));
     OK(cudaMemGetInfo(&after, &total));
     CHECK(after == before);
+    part_adversary_copy();
 }
 
 /* Processes that have the devices together: one that is gone has nothing any more. */
