@@ -258,12 +258,14 @@ void hazard_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count
         driver->cuCtxGetDevice(&own)) /* if the driver does not say, the current device is most likely */
         own = -1;
     for (size_t i = 0; i < count; i++) {
-        if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+        const int device = hazard_location_device(&access[i].location);
+        const bool none = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
+
+        if (none && device >= 0)
             memory_goes();
-        else if (is_host_location(access[i].location.type))
+        else if (!none && is_host_location(access[i].location.type))
             policy_strict(POLICY_ALL, "mapped host memory");
-        else if (hazard_location_device(&access[i].location) >= 0 &&
-                 hazard_location_device(&access[i].location) != own && !is_alone(driver))
+        else if (!none && device >= 0 && device != own && !is_alone(driver))
             policy_strict(POLICY_ALL, "memory of other devices");
     }
 }

@@ -55,8 +55,8 @@ void hazard_memory_goes(const void *caller);
 void hazard_free(CUdeviceptr addr, const void *caller);
 
 /* Memory mapped at addr, or a memory pool of the driver (addr 0), becomes accessible. If another device or the host
- * gets access, or one loses it, which waits for no work, all devices become strict. A pool's own device has access
- * without such a call. */
+ * gets access, or any device loses it, which waits for no work, all devices become strict. A pool's own device has
+ * access without such a call. */
 void hazard_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count);
 /* The device of a context, pooled or not; -1: unknown. */
 int hazard_context_device(const struct real_driver *driver, CUcontext handle);

@@ -41,7 +41,7 @@ MUTANTS = [
     Mutant("auto: kept virtual memory is unmapped before an earlier free's wait is over", ["driver static kept"], [
         ("hazard_memory_goes(CALLER); if (cache &&", "if (!cache) hazard_memory_goes(CALLER); if (cache &&")]),
     Mutant("auto: access is taken back before an earlier free's wait is over", ["driver static preloaded / no_access_after_free"], [
-        ("memory_goes(); else if (is_host_location(", "; else if (is_host_location(")]),
+        ("if (none && device >= 0) memory_goes();", "if (none && device >= 0) ;")]),
     Mutant("auto: memory that is mapped for another device is not seen", ["auto_peer static auto"], [
         ('policy_strict(POLICY_ALL, "memory of other devices");', ";")]),
     Mutant("auto: a node of any type that touches host memory is not seen", ["auto_graph static auto"], [

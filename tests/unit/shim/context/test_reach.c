@@ -169,7 +169,8 @@ static const struct access {
     {NEAR, ON, 1, RW, "memory of other devices"},
     {FAR, ON, 1, RW, NULL},
     {FAR, ON, 0, CU_MEM_ACCESS_FLAGS_PROT_READ, "memory of other devices"},
-    {FAR, ON, 0, NONE, NULL},
+    {FAR, ON, 0, NONE, "memory that goes without a wait"},
+    {NEAR, PART, 0x100, NONE, "memory that goes without a wait"},
     {UNKNOWN, ON, 0, RW, NULL}, /* most likely the current device's */
     {UNKNOWN, ON, 1, RW, "memory of other devices"},
     {0, ON, 0, RW, "memory of other devices"}, /* a pool of the driver's: its own needs nobody to say so */
@@ -187,7 +188,7 @@ static void test_access(void **state)
 {
     const struct access *row = *state;
     const CUmemAccessDesc access[2] = {
-        {.location = {.type = ON, .id = 1}, .flags = NONE},
+        {.location = {.type = CU_MEM_LOCATION_TYPE_HOST}, .flags = NONE},
         {.location = {.type = (CUmemLocationType)row->type, .id = row->id}, .flags = row->flags}};
     const char *why = NULL;
     struct policy policy = {0};
