@@ -281,8 +281,7 @@ void vmm_cache_unmapped(struct vmm_cache *cache, uint64_t addr, size_t size)
     lock_take(&cache->lock);
     b = vmm_range_ready(cache, addr);
     if (b && b->own_map && b->size == size && b->refs > b->own_refs) {
-        b->access_count = 0; /* it went with the mapping */
-        b->given = 0;
+        b->access_count = 0;  /* it went with the mapping */
         vmm_forget(cache, b); /* the handle's release was deferred, and with it goes the memory */
     } else if (b && b->own_map && b->size == size) {
         vmm_change_begin(cache, b);

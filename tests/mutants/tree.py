@@ -94,7 +94,7 @@ class Tree:
         return program.relative_to(self.build).as_posix() if alone else ""
 
     def _others(self) -> "list[str]":
-        """What is built for all other tests: the programs of the unit tests, each with the library's objects, take most of the time."""
+        """All that other tests need: to link the programs of the unit tests, each with the library's objects, takes most of the time."""
         alone = {self._unit_program(test) for test in self.tests}
         made = [Path(name).relative_to(self.build).as_posix() for target in json.loads(self.command("meson", "introspect", "--targets", str(self.build)))
                 if target["build_by_default"] for name in target["filename"]]

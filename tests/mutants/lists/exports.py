@@ -57,7 +57,7 @@ MUTANTS = [
     Mutant("auto: a later kind of node is taken for one that touches no host memory", ["auto_later static auto"], [
         ("case CU_GRAPH_NODE_TYPE_CONDITIONAL: return true; default: return false;",
          "case CU_GRAPH_NODE_TYPE_CONDITIONAL: return true; default: return (int)type > 13;")]),
-    Mutant("auto: what others share changes nothing", ["auto_shared static auto"], [
+    Mutant("auto: what others share changes nothing", ["rows driver"], [
         ("policy_strict(POLICY_ALL, why);", ";", "strict_then_after")]),
     Mutant("auto: every pool of the driver's is taken for the host's", ["auto_shared static auto"], [
         ("return type == CU_MEM_ALLOCATION_TYPE_MANAGED || is_host_location(location->type);",

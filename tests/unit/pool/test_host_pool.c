@@ -124,6 +124,49 @@ static void test_small_blocks_share_and_merge(void **state)
     }
 }
 
+/* A block of each size is cut out of the rest of a slab that has just room for it. */
+static void test_the_rest_of_a_slab(void **state)
+{
+    const size_t left = HOST_SLAB - HOST_PAGE - HOST_SMALL_MAX;
+
+    for (unsigned int class = host_class_of(128 * KIB); class <= host_class_of(HOST_SMALL_MAX); class ++) {
+        const size_t sizes[] = {HOST_SMALL_MAX, host_class_size(host_class_within(left - host_class_size(class))),
+                                host_class_size(class)};
+        uint64_t addr[3];
+
+        for (int i = 0; i < 3; i++)
+            addr[i] = get(sizes[i]);
+        for (int i = 0; i < 3; i++)
+            put(addr[i], sizes[i]);
+        assert_int_equal(host_pool_trim(fake.pool, false), HOST_SLAB);
+    }
+}
+
+/* If the first token that covers a block is the newest one, and over, then so may be later ones: the newest one is
+ * asked first, and answers for both. */
+static void test_the_newest_token_answers(void **state)
+{
+    uint64_t first = get(MIB), second = get(2 * MIB);
+
+    for (int i = 0; i < 2; i++) {
+        const unsigned long queries = fake.calls[HOST_CALL_QUERY];
+
+        host_fake_launch(&fake);
+        put(first, MIB);
+        if (i) {
+            host_fake_launch(&fake);
+            put(second, 2 * MIB);
+        }
+        host_fake_complete(&fake);
+        assert_int_equal(get(MIB), first);
+        if (i)
+            assert_int_equal(get(2 * MIB), second);
+        assert_int_equal(fake.calls[HOST_CALL_QUERY], queries + 1);
+    }
+    put(first, MIB);
+    put(second, 2 * MIB);
+}
+
 /* Frees that the driver would refuse, told apart for the shim; and a block that is live stays so. */
 static void test_wrong_frees(void **state)
 {
@@ -297,6 +340,8 @@ int main(void)
         CASE(test_reuse_by_size),
         CASE(test_no_reuse_before_work_is_over),
         CASE(test_small_blocks_share_and_merge),
+        CASE(test_the_rest_of_a_slab),
+        CASE(test_the_newest_token_answers),
         CASE(test_wrong_frees),
         CASE(test_keys_are_kept_apart),
         CASE(test_owner_takes_its_memory_along),

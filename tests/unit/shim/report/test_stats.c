@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_stats.c - the signal of CUPOOL_STATS wakes the background thread, which would find it a second later by itself.
- * What it then writes is tested under the preload: tests/e2e/test_stats.py.
+ * The thread then writes a table: tests/e2e/test_stats.py has that, under the preload.
  */
 #include <signal.h>
 
