@@ -32,7 +32,7 @@ def introspect(what: str) -> "list[dict[str, object]]":
 
 class Setup(unittest.TestCase):
     def test_ubuntu_without_universe(self) -> None:
-        """What scripts/setup adds to the line that says which packages apt has not."""
+        """scripts/setup names the component where apt lacks it."""
         function = re.search(r"(?ms)^universe\(\) \{.*?^\}\n", (ROOT / "scripts/setup").read_text())
         assert function
         with tempfile.TemporaryDirectory() as tmp:
