@@ -205,7 +205,7 @@ def finish(ranks: list[Rank]) -> None:
 def started(t0: Optional[int]) -> Optional[str]:
     """As text: hosts and readers may be in different time zones."""
     try:
-        return t0 and datetime.fromtimestamp(t0 // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return datetime.fromtimestamp(t0 // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC") if t0 else None
     except (OverflowError, OSError, ValueError):  # a wrong clock is no reason to fail
         return None
 

@@ -30,6 +30,22 @@ def introspect(what: str) -> "list[dict[str, object]]":
     return json.loads(done.stdout)
 
 
+class Setup(unittest.TestCase):
+    def test_ubuntu_without_universe(self) -> None:
+        """scripts/setup names the component where apt lacks it."""
+        function = re.search(r"(?ms)^universe\(\) \{.*?^\}\n", (ROOT / "scripts/setup").read_text())
+        assert function
+        with tempfile.TemporaryDirectory() as tmp:
+            apt, release = Path(tmp, "apt-get"), Path(tmp, "os-release")
+            for system, components, said in (("ubuntu", "main", True), ("ubuntu", "main\nuniverse", False), ("debian", "main", False)):
+                apt.write_text(f"#!/bin/sh\necho '{components}'\n")
+                apt.chmod(0o755)
+                release.write_text(f"NAME=x\nID={system}\n")
+                done = subprocess.run(["sh", "-uc", function[0] + "universe"], capture_output=True, text=True,
+                                      env={"PATH": f"{tmp}:{os.environ['PATH']}", "CUPOOL_OS_RELEASE": str(release)})
+                self.assertEqual(("universe" in done.stdout, done.returncode, done.stderr), (said, 0, ""), (system, components))
+
+
 @unittest.skipUnless(MESON, "no meson")
 class Case(unittest.TestCase):
     top: Path
