@@ -103,7 +103,7 @@ static void flag_set(void *flag)
 }
 
 /* Finished work seems unfinished until the host waits, and memory freed in a stream is taken for as long. */
-/* What a copy has waited for is known to be over, also where it had nothing to wait for. */
+/* Work that a copy has waited for is known to be over, also where it had nothing to wait for. */
 static void part_adversary_copy(void)
 {
     int flag;
