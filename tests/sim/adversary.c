@@ -95,11 +95,13 @@ bool adversary_hides_point(const struct sim_point *p)
 
     if (may && adversary_chance(2))
         return true;
-    if (p->rec)
+    if (p->rec) {
         learn(p->rec->number);
-    if (may && p->ctx) {
-        p->ctx->known = p->seq;
-        learn(completed);
+        return false;
     }
+    /* All of the context is over, also where nothing was left at the record, so that the point is empty. */
+    if (p->ctx && p->seq > p->ctx->known)
+        p->ctx->known = p->seq;
+    learn(completed);
     return false;
 }

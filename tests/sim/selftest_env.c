@@ -102,31 +102,40 @@ static void flag_set(void *flag)
     __atomic_store_n((int *)flag, 1, __ATOMIC_RELEASE);
 }
 
-/* Finished work seems unfinished until the host waits, and memory freed in a stream is taken for as long. */
-/* Work that a copy has waited for is known to be over, also where it had nothing to wait for. */
-static void part_adversary_copy(void)
+/* Work before a copy that is over is known to be over, also where the copy had nothing to wait for; and work before a
+ * record of the whole context that is over, also where nothing was left at the record. */
+static void part_adversary_known(void)
 {
     int flag;
     char byte;
-    cudaEvent_t e;
+    cudaEvent_t e, all;
     void *p;
 
     OK(cudaEventCreate(&e));
+    OK(cudaEventCreate(&all));
     OK(cudaMalloc(&p, 1));
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 40; i++) {
         flag = 0;
         OK(cudaEventRecord(e, NULL));
         OK(cudaLaunchHostFunc(NULL, flag_set, &flag));
         while (!__atomic_load_n(&flag, __ATOMIC_ACQUIRE))
             nap_ms(1);
         nap_ms(1);
-        OK(cudaMemcpy(&byte, p, 1, cudaMemcpyDeviceToHost));
+        if (i % 2) {
+            OK(cudaMemcpy(&byte, p, 1, cudaMemcpyDeviceToHost));
+        } else {
+            OK(drv.ctx_record(NULL, all));
+            while (cudaEventQuery(all) == cudaErrorNotReady)
+                nap_ms(1);
+        }
         OK(cudaEventQuery(e));
     }
     OK(cudaFree(p));
+    OK(cudaEventDestroy(all));
     OK(cudaEventDestroy(e));
 }
 
+/* Finished work seems unfinished until the host waits, and memory freed in a stream is taken for as long. */
 static void part_adversary(void)
 {
     size_t before, freed, after, total;
@@ -155,7 +164,7 @@ static void part_adversary(void)
     OK(cudaStreamSynchronize(s));
     OK(cudaMemGetInfo(&after, &total));
     CHECK(after == before);
-    part_adversary_copy();
+    part_adversary_known();
 }
 
 /* Processes that have the devices together: one that is gone has nothing any more. */
