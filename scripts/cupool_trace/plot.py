@@ -13,7 +13,7 @@ import sys
 from datetime import datetime, timezone
 from typing import Any, Optional
 
-from . import VERSION, flame, symbols
+from . import VERSION, defaults, flame, symbols
 from .callers import names_of
 from .frames import Frames
 from .overview import SHOWN, Row, out_of_line
@@ -40,12 +40,12 @@ MARKS = (3_000, 300)  # of each kind
 CALLS = (30_000, 2_000)  # frames of flame graphs
 RANGES = (40_000, 6_000)  # of NVTX
 PAGE = 20_000_000  # bytes; long numbers and texts can make more of these than fit, and then each of them is less
-HOLDERS = 8  # callers that are named, and as many of those that took memory past the pool
+HOLDERS = 8  # callers that are named at least, and at most of those that took memory past the pool
 NAME = 300  # letters of a frame's; C++ has far longer ones
 FIGURES = ("name", "uuid", "from_stats", "peak_held", "peak_live", "held_at_end", "segments_alloc", "requests", "hit_rate",
            "driver_calls", "oom", "callers")
 # The parts of the page's script, in page/. They share one scope, and begin.js uses all others.
-SCRIPTS = ("text.js", "view.js", "list.js", "canvas.js", "curves.js", "map.js", "ranks.js", "flame.js", "bands.js", "describe.js", "pointing.js", "begin.js")
+SCRIPTS = ("text.js", "view.js", "list.js", "callers.js", "canvas.js", "curves.js", "map.js", "ranks.js", "flame.js", "bands.js", "describe.js", "pointing.js", "begin.js")
 GAP = 2 << 20  # addresses that are further apart than this are drawn as if they were not
 
 
@@ -137,7 +137,7 @@ def track_data(rank: Rank, process: int, d: int, track: Track, summary: Event, c
             series[name] = {"last": last, **({"min": low} if low != last else {}), **({"max": high} if high != last else {})}
     figures = {name: summary[name] for name in FIGURES}
     figures["callers"] = [{**{k: c[k] for k in ("live_at_peak", "live_at_end", "requests")}, "caller": c["caller"][:NAME]}
-                          for c in summary["callers"][:HOLDERS]]
+                          for c in summary["callers"][:max(HOLDERS, calls // 10)]]
     figures["physical"] = [{**c, "object": c["object"][:NAME]} for f in recorder_of(rank).physical.figures() if f["device"] == d
                            for c in f["callers"][:HOLDERS]]
     root = flame.tree(summary["callers"])
@@ -237,7 +237,13 @@ def page_data(ranks: list[Rank], begin: int, end: int, limits: Limits) -> Event:
             "events": recorder.events, "last_ns": recorder.last_t, "allocs": r.traces_allocs,
             "started": started(r.header.get("t0_unix_ns")), "offset_ns": r.header.get("t0_unix_ns", first) - first})
     unlike = [[places[id(row)], ", ".join(texts)[:NAME]] for row, texts in (out_of_line(rows) if len(rows) > 2 else [])[:SHOWN]]
-    return {"made_by": f"cupool-trace {VERSION}", "begin_ns": begin, "end_ns": end, "processes": processes, "tracks": out, "unlike": unlike}
+    return {"made_by": f"cupool-trace {VERSION}", **settings_data(ranks), "begin_ns": begin, "end_ns": end, "processes": processes, "tracks": out, "unlike": unlike}
+
+
+def settings_data(ranks: list[Rank]) -> Event:
+    """Those that are not the default; nothing where the defaults are not known."""
+    known = defaults.defaults(defaults.find_program())
+    return {"settings": [s[:NAME] for s in defaults.changed((r.header for r in ranks), known)]} if known else {}
 
 
 def part(name: str) -> str:

@@ -156,3 +156,62 @@ class BrowserCase(PlotCase):
         except OSError as e:
             raise unittest.SkipTest(f"Chromium does not start: {e}") from e
         cls.addClassCleanup(cls.browser.close)
+
+
+# A context of a copy: many reads of one canvas make the browser complain.
+COPY = """window.cupoolTest = c => { const g = Object.assign(document.createElement('canvas'), {width: c.width, height: c.height}).getContext('2d');
+    g.drawImage(c, 0, 0); return g; }; 0"""
+
+
+def hash_of(browser: chromium.Browser, selector: str) -> str:
+    return str(browser.evaluate(f"document.querySelector({json.dumps(selector)}).toDataURL()"))
+
+
+class ViewerCase(BrowserCase):
+    """A page in the browser, and what a person does with it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.addCleanup(self.no_complaints)
+
+    def no_complaints(self) -> None:
+        problems, self.browser.problems = self.browser.problems, []
+        requests, self.browser.requests = self.browser.requests, []
+        self.assertEqual(problems, [])
+        self.assertFalse([r for r in requests if not r.startswith(("file:", "data:"))])
+
+    def show(self, *traces: "list[Event]") -> None:
+        for i, events in enumerate(traces):
+            events[0].update(rank=i, pid=42 + i)
+        self.browser.open(self.plot(*(self.write(e, f"r{i}.jsonl") for i, e in enumerate(traces))))
+
+    def state(self) -> Any:
+        return self.browser.evaluate("cupoolPlot.state()")
+
+    def tip(self) -> str:
+        return str(self.browser.evaluate("document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"))
+
+    def into_view(self, selector: str) -> None:
+        self.browser.evaluate(f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center'}})")
+        self.browser.frame()
+
+    def point_at(self, kind: str, index: int) -> tuple[float, float]:
+        self.into_view("#map")
+        at = self.browser.evaluate(f"cupoolPlot.locate('{kind}', {index})")
+        self.browser.mouse("mouseMoved", at["x"], at["y"])
+        self.browser.frame()
+        return at["x"], at["y"]
+
+    def point_at_time(self, track: int, t: int) -> tuple[float, float]:
+        self.into_view("#charts")
+        at = self.browser.evaluate(f"cupoolPlot.locateTime({track}, {t})")
+        self.browser.mouse("mouseMoved", at["x"], at["y"])
+        self.browser.frame()
+        return at["x"], at["y"]
+
+    def painted(self, selector: str) -> int:
+        """Pixels of a canvas that are not empty."""
+        got = self.browser.evaluate(f"(() => {{ const c = document.querySelector({json.dumps(selector)}); let n = 0; "
+                                    "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; "
+                                    "for (let i = 3; i < d.length; i += 4) if (d[i]) n++; return n; })()")
+        return int(got)

@@ -8,9 +8,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import unittest
 from pathlib import Path
 from typing import Optional
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from cupool_trace import defaults  # noqa: E402
 
 BUILD = Path(os.environ["INFO_BUILD"])
 SIM, NCCL = BUILD / "tests/sim", BUILD / "tests/simnccl"
@@ -46,6 +50,12 @@ class Info(unittest.TestCase):
                     self.assertRegex(done.stdout, re.compile(rf"^{pattern}$", re.M))
                 for pattern in absent:
                     self.assertNotRegex(done.stdout, re.compile(rf"^{pattern}", re.M))
+
+    def test_defaults_are_read(self) -> None:
+        """By cupool-trace plot: every setting, also those without a default."""
+        known, lines = defaults.defaults(str(BUILD / "shim/cupool-info")), self.info("--settings").stdout
+        self.assertEqual(set(known), set(re.findall(r"(?m)^(CUPOOL_\w+)=", lines)))
+        self.assertEqual((known["CUPOOL_FREE"], known["CUPOOL_LIMIT"], known["CUPOOL_RANK"]), ("auto", "0", ""))
 
     def test_without_proc(self) -> None:
         """As in some containers: the machine and the program's name come from elsewhere."""

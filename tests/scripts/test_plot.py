@@ -10,6 +10,7 @@ import copy
 import gzip
 import io
 import json
+import os
 import random
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from made_traces import BASE, MIB, ROOT, ev, good, header, text
 from plots import PlotCase, called, column, life, walk
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from cupool_trace import cli, plot, record  # noqa: E402
+from cupool_trace import cli, defaults, plot, record  # noqa: E402
 
 class Data(PlotCase):
     def test_registered(self) -> None:
@@ -95,6 +96,33 @@ class Data(PlotCase):
         self.assertEqual([c["caller"] for c in track["figures"]["callers"]], ["app+0x20", "libx.so (make)"])
         self.assertEqual([[blk["frames"][f] for f in stack] for stack in blk["stacks"]], [["app+0x20"], ["libx.so (make)", "app+0x20"]])
         self.assertNotIn("callers", self.data(good())["tracks"][0]["blocks"])
+
+    def test_more_callers_of_fewer_devices(self) -> None:
+        """There is a search over them; a page of very many devices names at least eight of each."""
+        events = [header(), *({"t": i, "e": "frame", "tid": 42, "f": i, "p": hex(i), "at": f"a{i}.so+0x1"} for i in range(1, 41)),
+                  ev(100, "segment_alloc", p=BASE, n=64 * MIB), *(ev(200 + i, "alloc", p=BASE + MIB * i, n=512 * i, f=[i]) for i in range(1, 41))]
+        self.assertEqual(len(self.data(events)["tracks"][0]["figures"]["callers"]), 40)
+        with mock.patch.object(plot, "CALLS", (30, 30)), contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(cli.main(["plot", self.write(events), "-o", str(self.dir / "few.html")]), 0)
+        self.assertEqual(len(self.data_of(self.dir / "few.html")["tracks"][0]["figures"]["callers"]), 8)
+
+    def test_settings_that_are_not_default(self) -> None:
+        """As cupool-info has the defaults; those of the output alone do not count, and without it nothing is said."""
+        program = self.dir / "cupool-info"
+        rows = {"CUPOOL_FREE": "auto", "CUPOOL_LIMIT": "0", "CUPOOL_RANK": "(none)", "CUPOOL_STATS": "off"}
+        program.write_text("#!/bin/sh\n[ -z \"$CUPOOL_FREE\" ] && cat <<'END'\ncupool 1\n" + "".join(
+            f"{k}={v}\n    Words: default: x; value from: y.\n    accepted: 0|1; default: {v}; value from: default\n" for k, v in rows.items()) + "END\n")
+        program.chmod(0o755)
+        with mock.patch.dict(os.environ, CUPOOL_FREE="strict"):
+            known = defaults.defaults(str(program))
+        self.assertEqual(known, {**rows, "CUPOOL_RANK": ""})
+        two = [{"settings": {"CUPOOL_FREE": free, "CUPOOL_LIMIT": "4G", "CUPOOL_RANK": "", "CUPOOL_STATS": "exit", "CUPOOL_OLD": "1"}} for free in ("auto", "strict")]
+        self.assertEqual(defaults.changed(two, known), ["CUPOOL_LIMIT=4G", "CUPOOL_FREE=strict (in 1 of 2 processes)"])
+        self.assertEqual(defaults.changed([{}], known), [])
+        for broken in (None, str(self.dir / "missing"), "/bin/false"):
+            self.assertEqual(defaults.defaults(broken), {})
+        with mock.patch.object(defaults, "find_program", lambda: None):
+            self.assertNotIn("settings", self.data(good()))
 
     def test_marks(self) -> None:
         marks = self.data(good())["tracks"][0]["marks"]

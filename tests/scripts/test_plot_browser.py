@@ -5,68 +5,16 @@ Not here: whether it looks good.
 """
 from __future__ import annotations
 
-import json
 import random
 import struct
 import unittest
-from typing import Any
 
-import chromium
 import test_trace_fuzz
-from made_traces import BASE, MIB, Event, ev, good, header
-from plots import BrowserCase, called, life, outgrown
-
-def hash_of(browser: chromium.Browser, selector: str) -> str:
-    return str(browser.evaluate(f"document.querySelector({json.dumps(selector)}).toDataURL()"))
+from made_traces import BASE, MIB, ev, good, header
+from plots import ViewerCase, called, hash_of, life, outgrown
 
 
-class InBrowser(BrowserCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.addCleanup(self.no_complaints)
-
-    def no_complaints(self) -> None:
-        problems, self.browser.problems = self.browser.problems, []
-        requests, self.browser.requests = self.browser.requests, []
-        self.assertEqual(problems, [])
-        self.assertFalse([r for r in requests if not r.startswith(("file:", "data:"))])
-
-    def show(self, *traces: "list[Event]") -> None:
-        for i, events in enumerate(traces):
-            events[0].update(rank=i, pid=42 + i)
-        self.browser.open(self.plot(*(self.write(e, f"r{i}.jsonl") for i, e in enumerate(traces))))
-
-    def state(self) -> Any:
-        return self.browser.evaluate("cupoolPlot.state()")
-
-    def tip(self) -> str:
-        return str(self.browser.evaluate("document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"))
-
-    def into_view(self, selector: str) -> None:
-        self.browser.evaluate(f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center'}})")
-        self.browser.frame()
-
-    def point_at(self, kind: str, index: int) -> tuple[float, float]:
-        self.into_view("#map")
-        at = self.browser.evaluate(f"cupoolPlot.locate('{kind}', {index})")
-        self.browser.mouse("mouseMoved", at["x"], at["y"])
-        self.browser.frame()
-        return at["x"], at["y"]
-
-    def point_at_time(self, track: int, t: int) -> tuple[float, float]:
-        self.into_view("#charts")
-        at = self.browser.evaluate(f"cupoolPlot.locateTime({track}, {t})")
-        self.browser.mouse("mouseMoved", at["x"], at["y"])
-        self.browser.frame()
-        return at["x"], at["y"]
-
-    def painted(self, selector: str) -> int:
-        """Pixels of a canvas that are not empty."""
-        got = self.browser.evaluate(f"(() => {{ const c = document.querySelector({json.dumps(selector)}); let n = 0; "
-                                    "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; "
-                                    "for (let i = 3; i < d.length; i += 4) if (d[i]) n++; return n; })()")
-        return int(got)
-
+class InBrowser(ViewerCase):
     def test_it_draws(self) -> None:
         self.show(life(7, 2000))
         self.assertEqual(self.state()["errors"], [])
@@ -131,67 +79,6 @@ class InBrowser(BrowserCase):
         self.show(good())
         self.point_at_time(0, 300)
         self.assertIn("out of memory: 900.0 MiB asked for", self.tip())
-
-    def test_hover_says_who_asked(self) -> None:
-        self.show(called())
-        self.point_at("block", 0)
-        self.assertIn("asked for by libx.so (make)\n  libx.so (make)\n  app+0x20", self.tip())
-
-    def test_who_took_most(self) -> None:
-        """Of the focused device: by whom blocks were asked for, and who took physical memory past the pool."""
-        rows = "[...document.querySelectorAll('#takers tbody tr')].map(r => [...r.children].map(c => c.textContent))"
-        physical = [ev(450, "mem_create", d=0, h="0x10", n=20 * MIB, us=1, result=0, by="nccl", at="libnccl.so.2+0x5"),
-                    ev(460, "mem_release", h="0x10", us=1, result=0)]
-        self.show(called()[:7] + physical + called()[7:], good())
-        self.assertEqual(self.browser.evaluate(rows), [
-            ["app+0x20", "16.0 MiB", "0 B", "1"], ["libx.so (make)", "8.0 MiB", "8.0 MiB", "1"],
-            ["past the pool: libnccl.so.2 (nccl), at its own peak", "20.0 MiB", "0 B", "1"]])
-        self.browser.key("]")
-        self.assertTrue(self.browser.evaluate("document.getElementById('takers').hidden"))
-
-    def test_callers_are_sorted_and_chosen(self) -> None:
-        """The heads sort, by click and key; the blocks of a chosen caller are strong on the map, and the others faint."""
-        names = "[...document.querySelectorAll('#takers tbody tr')].map(r => r.children[0].textContent)"
-        button = "document.querySelectorAll('#takers {} button')[{}]"
-        self.show(called())
-        self.assertEqual(self.browser.evaluate(names), ["app+0x20", "libx.so (make)"])
-        for head in (2, 0, 3):
-            self.browser.evaluate(button.format("th", head) + ".click()")
-            first = self.browser.evaluate(names)
-            self.browser.evaluate(button.format("th", head) + ".click()")
-            if head != 3:  # of equal numbers the order may stay
-                self.assertEqual(self.browser.evaluate(names), first[::-1])
-            self.assertEqual(self.browser.evaluate("document.activeElement.textContent"), ["who", "then", "at the end", "requests"][head])
-        before = hash_of(self.browser, "#map canvas")
-        self.browser.evaluate(button.format("td", 0) + ".focus()")
-        self.browser.key("Enter", text="\r")
-        self.browser.frame()
-        chosen = self.state()["caller"]
-        self.assertIn(chosen, self.browser.evaluate(names))
-        self.assertNotEqual(hash_of(self.browser, "#map canvas"), before)
-        self.assertEqual(self.browser.evaluate("document.querySelector('#takers [aria-pressed=true]').textContent"), chosen)
-        self.browser.evaluate("document.querySelector('#takers [aria-pressed=true]').click()")
-        self.browser.frame()
-        self.assertIsNone(self.state()["caller"])
-        self.assertEqual(hash_of(self.browser, "#map canvas"), before)
-
-    def test_what_ran(self) -> None:
-        events = called()
-        events[0].update(exe="trainer", t0_unix_ns=1795672041772475507)
-        events.insert(1, {"t": 1, "e": "device", "tid": 42, "d": 0, "name": "NVIDIA H200", "uuid": "GPU-1", "total": 141 << 30})
-        self.show(events)
-        about = self.browser.evaluate("document.getElementById('about').textContent")
-        self.assertRegex(about, r"^trainer \u00b7 started 2026-11-26 05:47:21 UTC \u00b7 ran (1(\.\d+)? us|1000(\.\d+)? ns|0\.0000010* s) \u00b7 1 process \u00b7 ")
-        self.assertIn("GPU has 141.0 GiB", self.browser.evaluate("document.querySelector('#charts h2').textContent"))
-
-    def test_equal_notes_share_a_line(self) -> None:
-        """A page of 512 devices had 512 lines that said one thing."""
-        events = [good()[0], *(e for e in good()[1:] if e["e"] not in ("alloc", "free_requested", "free_completed", "stats"))]
-        self.show(*([{**events[0], "events": "segment"}, *events[1:]] for _ in range(6)))
-        items = self.browser.evaluate("[...document.querySelectorAll('#notes li')].map(l => l.textContent)")
-        self.assertEqual([i for i in items if "live memory and blocks are unknown" in i],
-                         [i for i in items if i.startswith("rank 0, device 0 and 5 others: live memory and blocks are unknown")])
-        self.assertEqual(len([i for i in items if "unknown" in i]), 1, items)
 
     def test_hover_over_segment_and_block(self) -> None:
         events = good()

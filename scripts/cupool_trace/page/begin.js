@@ -10,10 +10,13 @@ function setTheme(name) {
 }
 $("theme").addEventListener("click", () => setTheme(theme === "dark" ? "light" : "dark"));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", e => setTheme(e.matches ? "dark" : "light"));
+$("help").addEventListener("click", help);
 $("in").addEventListener("click", () => zoom(.6));
 $("out").addEventListener("click", () => zoom(1 / .6));
 $("reset").addEventListener("click", reset);
 $("fit").addEventListener("change", () => { setFitting($("fit").checked); fitMap(); redraw(); });
+$("coloured").addEventListener("change", () => setColoured($("coloured").checked));
+$("findcaller").addEventListener("input", () => takersSearch($("findcaller").value));
 addEventListener("resize", () => { flame(); redraw(); });
 
 list();
@@ -33,7 +36,7 @@ window.cupoolPlot = {
   data,
   // The visible part: view (time), map (part of all addresses), hover and pinned (what is pointed at; null), shown and focus
   // (indexes of data.tracks), the number of frames drawn and the errors of scripts.
-  state: () => ({view: {...view}, map: {...mapView}, hover, pinned, caller: chosenCaller, shown: [...shown].sort((a, b) => a - b), focus, theme, align, fitting, frames, errors, band: chosenBand, find: findText}),
+  state: () => ({view: {...view}, map: {...mapView}, hover, pinned, caller: chosenCaller, coloured, shown: [...shown].sort((a, b) => a - b), focus, theme, align, fitting, frames, errors, band: chosenBand, find: findText}),
   // The middle of box `index` ("segment" or "block" of the focused device) on the screen, as pointer events have it.
   locate: (kind, index) => {
     let at = null;
@@ -52,6 +55,11 @@ window.cupoolPlot = {
   locateRow: i => {
     const r = ranks.over.getBoundingClientRect();
     return {x: r.left + ranks.w / 2, y: r.top + (rowTop(ranks, i) + rowTop(ranks, i + 1)) / 2};
+  },
+  // Where n bytes are in the chart of track i, and how much its scale has.
+  locateBytes: (i, n) => {
+    const c = charts.find(x => x.track === i), r = c.over.getBoundingClientRect();
+    return {x: r.left + c.w / 2, y: r.top + c.y(n), top: c.top};
   },
   // Where time t is in the chart of track i.
   locateTime: (i, t) => {

@@ -3,8 +3,8 @@
 let css = {};
 function colors() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of ["text", "dim", "line", "grid", "card", "accent", "band", "live", "cached", "held", "registered", "host", "edge", "held-edge", "oom", "trim", "policy",
-    "ipc", "mark", "range", "ask", "gap", "end", "killed", "select", "live-range", "cached-range", "held-range"]) css[name] = style.getPropertyValue("--" + name).trim();
+  for (const name of ["text", "dim", "line", "grid", "card", "accent", "band", "live", "cached", "held", "registered", "host", "capacity", "edge", "held-edge", "oom", "trim", "policy",
+    "ipc", "mark", "range", "ask", "gap", "end", "killed", "select", "live-range", "cached-range", "held-range", "caller-other", ...[...Array(PALETTE).keys()].map(k => "caller-" + k)]) css[name] = style.getPropertyValue("--" + name).trim();
   for (const c of $("legend").querySelectorAll("canvas")) {
     const g = c.getContext("2d");
     g.clearRect(0, 0, 28, 28);
@@ -53,12 +53,12 @@ function layout() {
       peaks.held ? "peak held " + bytes(peaks.held.n) : "no memory", tr.total ? "GPU has " + size(tr.total) : ""].filter(x => x && !x.includes("undefined")).join(" \u00b7 "), {class: "dim"}));
     const stage = box.appendChild(element("div", undefined, {class: "stage"}));
     stage.style.height = (order.length === 1 ? 260 : order.length < 4 ? 190 : 150) + "px";
-    const c = new Stage(stage, "memory", "memory of " + titleOf(tr) + " over time");
+    const c = new Stage(stage, "memory", "memory of " + titleOf(tr) + " over time" + (tr.total ? "; the GPU has " + size(tr.total) : ""));
     c.track = i;
     charts.push(c);
   }
   if (order.length && order.length < tracks.length)
-    into.append(element("p", order.length + " of " + tracks.length + " devices have a chart here; the table" + (ranks ? " and the strip of all" : "") + " above chooses others.", {class: "dim"}));
+    into.append(element("p", order.length + " of " + tracks.length + " devices have a chart here; the table" + (ranks ? " and the strip of all above choose others." : " above chooses others."), {class: "dim"}));
   if (!order.length) into.append(element("p", "No rank is selected.", {class: "dim"}));
   marksOfFocus();
 }

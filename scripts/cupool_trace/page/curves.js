@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The curves of memory over time, and the marks on them. */
 
+const CAPACITY = 2;  // times the most that is shown: the scale has room for what the GPU has
+
 // Index of the first item > v.
 function above(array, v) {
   let lo = 0, hi = array.length;
@@ -81,9 +83,12 @@ function drawMemory(c) {
   const curves = BANDS.filter(([name]) => tr.series[name]).map(([name, kind]) => [name, kind, columns(tr, name, n)]);
   let most = 1;
   for (const [,, {high}] of curves) for (const v of high) if (v > most) most = v;
+  const capacity = tr.total && tr.total <= most * CAPACITY ? tr.total : 0;
+  most = Math.max(most, capacity);
   const step = sizeStep(most * 1.06, c.plotH > 140 ? 5 : 3), top = Math.ceil(most * 1.06 / step) * step;
   const y = v => TOP + c.plotH * (1 - v / top);
   c.y = y;
+  c.top = top;
   timeAxis(g, c);
   g.textAlign = "right";
   g.textBaseline = "middle";
@@ -118,7 +123,31 @@ function drawMemory(c) {
     g.lineWidth = 1;
   }
   g.restore();
+  if (tr.total) drawCapacity(g, c, tr, capacity);
   drawMarks(g, c, tr, Object.keys(MARKS));
+}
+
+// What the GPU has: a line, or where that would leave the curves less than half of the height, a text at the upper edge.
+function drawCapacity(g, c, tr, capacity) {
+  const y = capacity ? Math.round(c.y(capacity)) + .5 : TOP, text = "GPU: " + size(tr.total) + (capacity ? "" : " \u2191");
+  if (capacity) {
+    g.strokeStyle = css.capacity;
+    g.lineWidth = 1.5;
+    g.setLineDash([7, 4]);
+    g.beginPath(); g.moveTo(LEFT, y); g.lineTo(c.w - RIGHT, y); g.stroke();
+    g.setLineDash([]);
+    g.lineWidth = 1;
+  }
+  g.textAlign = "right";
+  g.textBaseline = "top";
+  const w = g.measureText(text).width, right = c.w - RIGHT - 22;  // left of the mark of the end
+  const below = y - TOP < 18 ? y + 4 : y - 16;
+  g.fillStyle = css.card;
+  g.globalAlpha = .8;
+  g.fillRect(right - w - 4, below - 2, w + 8, 16);
+  g.globalAlpha = 1;
+  g.fillStyle = css.capacity;
+  g.fillText(text, right, below);
 }
 
 // Marks above the plot, the most important on top, and lines below them as long as these do not hide the curves.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of ranks, the selectors, the table of who holds memory, the legend. */
+/* The list of ranks, the selectors, what ran, the notes, the legend. */
 function list() {
   const head = $("head").appendChild(element("tr"));
   const columns = [["", "l"], ["rank", "l"], ["device", "l"], ["host", "l"], ["process", "l"], ["state", "l"], ["peak held", ""], ["peak live", ""],
@@ -59,51 +59,6 @@ function marksOfFocus() {
   bandsBegin();
 }
 
-// The callers that took the memory of the focused device, as summary has them: of the whole trace, not only of the part shown. Their
-// heads sort them; a caller that is chosen has its blocks strong on the map.
-let takersBy = 1, takersUp = false;
-
-function takersSort(i) {
-  [takersBy, takersUp] = i === takersBy ? [i, !takersUp] : [i, i === 0];
-  takers();
-  $("takers").querySelectorAll("th button")[i].focus();
-}
-
-function takersChoose(caller) {
-  chosenCaller = caller === chosenCaller ? null : caller;
-  takers();
-  redraw();
-  [...$("takers").querySelectorAll("td button")].find(b => b.textContent === caller).focus();
-}
-
-function takers() {
-  const tr = tracks[focus], into = $("takers");
-  into.hidden = !tr || !(tr.figures.callers.length + tr.figures.physical.length);
-  if (into.hidden) return;
-  const [callers, physical] = [tr.figures.callers, tr.figures.physical];
-  if (tr.blocks.callers === undefined || !tr.blocks.callers.includes(chosenCaller)) chosenCaller = null;
-  const line = (name, cells, press) => {
-    const row = element("tr");
-    cells.forEach((text, i) => {
-      const cell = row.appendChild(element(name, press && press(i) ? undefined : text, i ? {} : {class: "l"}));
-      if (!press || !press(i)) return;
-      const button = cell.appendChild(element("button", text, {class: "plain"}));
-      button.addEventListener("click", press(i));
-      if (name === "th") cell.setAttribute("aria-sort", i !== takersBy ? "none" : takersUp ? "ascending" : "descending");
-      else button.setAttribute("aria-pressed", text === chosenCaller);
-    });
-    return row;
-  };
-  const key = c => [c.caller, c.live_at_peak, c.live_at_end, c.requests][takersBy];
-  const order = (a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0) * (takersUp ? 1 : -1);
-  into.querySelector("h2").textContent = "Who had most when most was live: " + titleOf(tr);
-  into.querySelector("thead").replaceChildren(line("th", ["who", "then", "at the end", "requests"], i => () => takersSort(i)));
-  into.querySelector("tbody").replaceChildren(
-    ...[...callers].sort(order).map(c => line("td", [c.caller, size(c.live_at_peak), size(c.live_at_end), c.requests],
-      i => !i && tr.blocks.callers && tr.blocks.callers.includes(c.caller) ? () => takersChoose(c.caller) : null)),
-    ...physical.map(c => line("td", ["past the pool: " + c.object + " (" + c.by + "), at its own peak", size(c.peak), size(c.now), c.created])));
-}
-
 function about() {
   const p = data.processes;
   const events = p.reduce((n, x) => n + x.events, 0);
@@ -113,7 +68,8 @@ function about() {
   const programs = [...new Set(p.map(x => x.exe).filter(Boolean))];
   $("about").textContent = [programs.slice(0, 3).join(", ") + (programs.length > 3 ? " and others" : ""), first ? "started " + first.started : "",
     p.length ? "ran " + moment(longest, longest / 1e4) : "", p.length + (p.length === 1 ? " process" : " processes"), events.toLocaleString("en-US") + " events",
-    open ? open + " without an end line" : "", data.made_by].filter(Boolean).join(" \u00b7 ");
+    open ? open + " without an end line" : "",
+    data.settings ? data.settings.length ? "settings: " + data.settings.join(", ") : "default settings" : "", data.made_by].filter(Boolean).join(" \u00b7 ");
   const notes = $("notes");
   notes.append(element("h2", "What this page leaves out"));
   const said = new Map();  // what is left out, and of whom: equal devices share a line
@@ -133,6 +89,7 @@ function about() {
   if (tracks.some(t => t.merged.length) || p.some(x => x.bands && x.bands.note)) items.push("for all of a shorter time: cupool-trace plot --from SECONDS --to SECONDS");
   if (data.begin_ns > 0 || data.end_ns < 2 ** 53) items.push("only from " + moment(data.begin_ns, 1e6) + " to "
     + (data.end_ns < 2 ** 53 ? moment(data.end_ns, 1e6) : "the end") + " of each trace; the table counts all of it");
+  if (!data.settings && p.length) items.push("which settings are not the default: cupool-info, which has the defaults, was not found");
   if (p.length > 1) items.push("processes are placed by the clocks of their hosts, which may differ");
   if (items.length === 0) notes.append(element("p", "Nothing: every value, segment and event is drawn as it is in the trace.", {style: "margin: 0"}));
   const ul = notes.appendChild(element("ul"));

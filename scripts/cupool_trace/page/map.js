@@ -79,18 +79,12 @@ function areasOf(i, key) {
   return merged.get(name);
 }
 
-// The blocks of one caller.
-function blocksOf(b, caller) {
-  const k = b.callers.indexOf(caller), of = [...b.caller.keys()].filter(i => b.caller[i] === k);
-  return Object.fromEntries(["t0", "t1", "region", "offset", "n"].map(name => [name, of.map(i => b[name][i])]));
-}
-
 function drawMap() {
   const c = map, tr = tracks[focus];
   if (!tr) return;
   const g = c.fit(c.base), p = place;
   $("maptitle").textContent = "Segments by address and time: " + titleOf(tr);
-  $("maphint").textContent = tr.blocks.t0.length ? "blocks in blue, what is cached in yellow" + (tr.merged_blocks.length || tr.merged_segments.length ? ", hatched: merged" : "")
+  $("maphint").textContent = tr.blocks.t0.length ? (coloured && tr.blocks.callers ? "blocks by caller, the largest at the peak in colours" : "blocks in blue, what is cached in yellow") + (tr.merged_blocks.length || tr.merged_segments.length ? ", hatched: merged" : "")
     : tr.merged_segments.length ? "hatched: merged" : "";
   timeAxis(g, c);
   const scale = c.plotH / (mapView.hi - mapView.lo) / p.all, ground = c.h - BOTTOM + mapView.lo * p.all * scale;
@@ -119,22 +113,18 @@ function drawMap() {
   g.rect(LEFT, TOP, c.plotW, c.plotH);
   g.clip();
   const known = Boolean(tr.series.live);
-  const body = known ? css.cached : css.held, edge = known ? css.edge : css["held-edge"];
-  const edges = new Path2D(), inner = new Path2D();
+  const byCaller = coloured && tr.blocks.callers;  // their colours need a ground that is none
+  const body = byCaller ? css.grid : known ? css.cached : css.held, edge = byCaller ? css.dim : known ? css.edge : css["held-edge"];
+  const edges = new Path2D();
   // Fainter: areas say that there was something, not that it was full.
   g.globalAlpha = .4;
   fill(g, c, tr, areasOf(focus, "merged_segments"), hatch(g, edge));
   g.globalAlpha = 1;
   fill(g, c, tr, tr.segments, body, (x, y, w, h) => { if (w > 3 && h > 6) edges.rect(x + .5, y + .5, w - 1, h - 1); });
   g.globalAlpha = .6;
-  fill(g, c, tr, areasOf(focus, "merged_blocks"), hatch(g, css.live));
+  fill(g, c, tr, areasOf(focus, "merged_blocks"), hatch(g, byCaller ? css["caller-other"] : css.live));
   g.globalAlpha = 1;
-  fill(g, c, tr, tr.blocks, chosenCaller === null ? css.live : css["live-range"], (x, y, w, h) => { if (w > 5 && h > 7) inner.rect(x + .5, y + .5, w - 1, h - 1); });
-  if (chosenCaller !== null) fill(g, c, tr, blocksOf(tr.blocks, chosenCaller), css.live);
-  g.strokeStyle = css.card;
-  g.globalAlpha = .55;
-  g.stroke(inner);
-  g.globalAlpha = 1;
+  drawBlocks(g, c, tr);
   g.strokeStyle = edge;
   g.stroke(edges);
   g.strokeStyle = css.dim;

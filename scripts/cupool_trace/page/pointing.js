@@ -139,15 +139,24 @@ function listen(c) {
   }, {passive: false});
 }
 
+function help() {
+  leave();
+  $("keys").open ? $("keys").close() : $("keys").showModal();
+}
+
 addEventListener("keydown", e => {
-  if (e.ctrlKey || e.metaKey || e.altKey || /^(SELECT|INPUT|TEXTAREA)$/.test(e.target.tagName)) return;
+  if (e.ctrlKey || e.metaKey || e.altKey) return;
+  if ($("keys").open && e.key !== "?") return;  // Escape and Enter are the dialog's
+  if (/^(SELECT|INPUT|TEXTAREA)$/.test(e.target.tagName) && e.target.type !== "checkbox") return;
+  if (e.key === "?") { e.preventDefault(); help(); return; }
   const w = mapView.hi - mapView.lo;
   const keys = {
     "+": () => zoom(.6), "=": () => zoom(.6), "-": () => zoom(1 / .6), "0": reset, Home: reset, Escape: () => { pin(null); reset(); },
     ArrowLeft: () => pan(-.15), ArrowRight: () => pan(.15),
     ArrowUp: () => e.shiftKey ? setMap(mapView.lo + w * .2, mapView.hi - w * .2) : w < 1 && setMap(mapView.lo + Math.min(w * .15, 1 - mapView.hi), mapView.hi + Math.min(w * .15, 1 - mapView.hi)),
     ArrowDown: () => e.shiftKey ? setMap(mapView.lo - w / 3, mapView.hi + w / 3) : w < 1 && setMap(mapView.lo - Math.min(w * .15, mapView.lo), mapView.hi - Math.min(w * .15, mapView.lo)),
-    "/": () => { if (bandsOf(focus)) $("find").focus(); },
+    "/": () => { if (bandsOf(focus)) $("find").focus(); }, s: () => { if (!$("takers").hidden) $("findcaller").focus(); },
+    c: () => { if (tracks[focus].blocks.callers) setColoured(!coloured); },
     f: () => { setFitting(!fitting); fitMap(); redraw(); }, "[": () => setFocus((focus + tracks.length - 1) % tracks.length), "]": () => setFocus((focus + 1) % tracks.length),
   };
   // Up and down scroll the page unless there is something to move in the map.

@@ -2,7 +2,7 @@
 /* All devices in one card, where they are too many for a chart each: the least, the median and the most of them over time, and below
    a strip with a line for each. It draws nothing else: the charts of single devices are in curves.js. */
 const ROWS = {least: 48, each: 8, most: 512}; // pixels
-const ENVELOPE = 120, SPACE = 10;
+const ENVELOPE = 120, SPACE = 16;
 let ranks = null;  // its Stage
 let levels = null; // what it has drawn last: for each device its values in each column, and the most of all
 
