@@ -188,7 +188,7 @@ class Info(Case):
         self.assertRegex(self.info("--version").out, r"^cupool \d+\.\d+\.\d+\n$")
         self.assertIn("usage", self.info("--help").out)
         self.assertIn("--nothing", self.info("--nothing", rc=2).err)
-        self.assertIn("usage", self.info("--settings", "more", rc=2).err)
+        self.assertIn("'more'", self.info("--settings", "more", rc=2).err)
 
     def test_it_writes_nothing(self) -> None:
         self.assertEqual(self.info("--process").files, [])
