@@ -145,7 +145,7 @@ class Sandbox(World):
         done = self.go(*self.namespace("mount -t tmpfs none /proc"), app("shared"), CHURN, preload=None, RANK="5", LOCAL_RANK="1",
                        OMPI_COMM_WORLD_RANK="6")
         trace = self.one_trace(done)
-        self.assertEqual((trace.total("allocs"), trace.header["exe"], trace.header["rank"], done.err), (400, "exe", 5, ""))
+        self.assertEqual((trace.total("allocs"), trace.header["exe"], trace.header["rank"], done.err), (400, "app_shared", 5, ""))
         self.assert_fine(trace.path)
 
     def test_set_uid_programs_are_left_alone(self) -> None:
