@@ -96,11 +96,14 @@ class Recipes(unittest.TestCase):
         words = types.ModuleType("spack.package")
         for word in ("version", "depends_on", "conflicts", "license", "run_after", "on_package_attributes"):
             setattr(words, word, note(word) if word not in ("run_after", "on_package_attributes") else lambda *_, **__: lambda function: function)
-        setattr(words, "MesonPackage", type("MesonPackage", (), {}))
         setattr(words, "Executable", object)
+        bases = types.ModuleType("spack_repo.builtin.build_systems.meson")
+        setattr(bases, "MesonPackage", type("MesonPackage", (), {}))
         path = self.made("spack")
         self.assertEqual((path.parents[2] / "repo.yaml").read_text().split("\n")[0], "repo:")
-        with unittest.mock.patch.dict(sys.modules, {"spack": types.ModuleType("spack"), "spack.package": words}):
+        parents = ("spack", "spack_repo", "spack_repo.builtin", "spack_repo.builtin.build_systems")
+        stand_ins = {**{name: types.ModuleType(name) for name in parents}, "spack.package": words, bases.__name__: bases}
+        with unittest.mock.patch.dict(sys.modules, stand_ins):
             space: dict[str, Any] = {}
             exec(compile(path.read_text(), str(path), "exec"), space)
         self.assertEqual(said["version"], [self.version])
