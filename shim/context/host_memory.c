@@ -64,7 +64,7 @@ static struct {
     unsigned int given; /* so many of tokens have been in use */
     struct token tokens[TOKENS];
     struct entry entries[CONTEXTS_MAX];
-    atomic_bool unwaited; /* a free has not waited for its context */
+    atomic_bool unwaited; /* a free has not waited for its context since host_memory_unwaited */
 } host = {.making = PTHREAD_MUTEX_INITIALIZER};
 
 static struct token *token_take(void)
@@ -411,13 +411,16 @@ CUresult host_memory_wait(struct context *context)
 {
     CUresult result = CUDA_SUCCESS;
     uint64_t seq;
+    bool waits;
 
     if (!context_pin(context))
         return CUDA_SUCCESS;
-    /* Before the policy is read: whoever changes it meanwhile waits for this free, or it waits itself. */
-    if (!atomic_load(&host.unwaited))
+    waits = policy_waits(&context->policy, &seq);
+    if (!waits) { /* then again: whoever makes the device strict meanwhile waits for this free, or it waits itself */
         atomic_store(&host.unwaited, true);
-    if (policy_waits(&context->policy, &seq)) {
+        waits = policy_waits(&context->policy, &seq);
+    }
+    if (waits) {
         result = order_wait(context);
         if (!result)
             policy_synced(&context->policy, seq);
@@ -428,7 +431,7 @@ CUresult host_memory_wait(struct context *context)
 
 bool host_memory_unwaited(void)
 {
-    return atomic_load(&host.unwaited);
+    return atomic_load(&host.unwaited) && atomic_exchange(&host.unwaited, false);
 }
 
 bool host_memory_stats(struct host_stats *ret_stats)

@@ -37,7 +37,7 @@ int host_memory_owner(uint64_t addr, struct context **ret_context);
 
 /* As natively before a free in this context: wait on the host if CUPOOL_FREE wants that (free_policy.h). */
 CUresult host_memory_wait(struct context *context);
-/* True if such a free may have been made without a wait. */
+/* True, once, if such a free may have been made without a wait since the last call. */
 bool host_memory_unwaited(void);
 
 /* The counters of the pool. False: there is no pool. */

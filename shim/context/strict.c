@@ -25,17 +25,6 @@ const struct real_driver *policy_auto_driver(void)
     return conf_get()->free.number == FREE_AUTO ? real_driver_get() : NULL;
 }
 
-/* As context_wait_frees for frees of pinned memory, of which no event is on record: for all work, and a second at most.
- */
-static void pinned_frees_wait(int device)
-{
-    const uint64_t limit = now_ns() + ORDER_OTHERS_WAIT_NS;
-    struct context *context;
-
-    for (unsigned int i = 0; host_memory_unwaited() && (context = context_next(&i, device)); context_unpin(context))
-        (void)order_wait_until(context, limit);
-}
-
 static void strict_one(int device, const char *why)
 {
     const bool first = policy_strict_set(device, why);
@@ -45,7 +34,6 @@ static void strict_one(int device, const char *why)
         return;
     /* Frees before this were ordered on the device only. A thread that comes here meanwhile waits as well. */
     known = context_wait_frees(device, /* others: */ true);
-    pinned_frees_wait(device);
     atomic_store(&quiesced[device], true);
     if (first && known) {
         trace_event("policy", "\"d\":%d,\"free\":\"strict\",\"why\":\"%s\"", device, why);
@@ -107,4 +95,15 @@ void policy_context_gone(CUcontext handle)
 
         atomic_compare_exchange_strong(&first_context[i], &first, NULL);
     }
+}
+
+void policy_pinned_wait(void)
+{
+    const uint64_t limit = now_ns() + ORDER_OTHERS_WAIT_NS;
+    struct context *context;
+
+    if (!policy_auto_driver() || !host_memory_unwaited())
+        return;
+    for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL)); context_unpin(context))
+        (void)order_wait_until(context, limit);
 }

@@ -21,6 +21,9 @@
  * a string literal. */
 #define POLICY_ALL (-1)
 void policy_strict(int device, const char *why);
+/* Wait for the work before frees of pinned memory that did not wait, of which no event is on record: for all work, a
+ * second at most, and once. For calls that natively follow such a wait, and need none of their own. */
+void policy_pinned_wait(void);
 /* As policy_strict, for the device that has the memory at addr, pooled or not; no effect if it is no device memory. */
 void policy_strict_memory(CUdeviceptr addr, const char *why);
 

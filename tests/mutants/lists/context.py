@@ -12,9 +12,9 @@ MUTANTS = [
     Mutant("a wait for a device where nothing was pooled invalidates a capture", ["shim_waits"], [
         ("if (capture_active_now())", "if (0)", "context_wait_primaries")]),
     Mutant("auto: memory goes before an earlier pinned free's wait is over", ["driver static pinned"], [
-        ("pinned_frees_wait(device); atomic_store", "atomic_store")]),
+        ("policy_pinned_wait(); }", "}", "memory_goes")]),
     Mutant("auto: pinned frees that did not wait are not known", ["driver static pinned"], [
-        ("if (!atomic_load(&host.unwaited)) atomic_store(&host.unwaited, true);", "")]),
+        ("atomic_store(&host.unwaited, true);", "")]),
     Mutant("pause: a device where nothing was pooled is not waited for", ["pause / Meanwhile.test_a_device_without_memory"], [
         ("if (!result && change->limit == PAUSE_NO_LIMIT) result = context_wait_primaries();", "")]),
     Mutant("switch: a withdrawal waits where memory is pooled alone", ["switch / Models.test_the_withdrawal_waits_for_another_device"], [
