@@ -417,7 +417,8 @@ CUresult host_memory_wait(struct context *context)
         return CUDA_SUCCESS;
     waits = policy_waits(&context->policy, &seq);
     if (!waits) { /* then again: whoever makes the device strict meanwhile waits for this free, or it waits itself */
-        atomic_store(&host.unwaited, true);
+        if (!atomic_load(&host.unwaited))
+            atomic_store(&host.unwaited, true);
         waits = policy_waits(&context->policy, &seq);
     }
     if (waits) {

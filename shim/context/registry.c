@@ -131,7 +131,7 @@ bool context_stays(const struct context *context)
     return !atomic_load(&context->ending);
 }
 
-/* As context_next. What cannot be pinned is tried again until is_left_out, which waits, says so. */
+/* As context_next. A context that cannot be pinned is tried again until is_left_out, which waits, returns true. */
 static struct context *next_after_wait(unsigned int *i, int device, bool (*is_left_out)(const struct context *context))
 {
     while (*i < atomic_load(&contexts.count)) {

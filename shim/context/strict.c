@@ -99,11 +99,12 @@ void policy_context_gone(CUcontext handle)
 
 void policy_pinned_wait(void)
 {
-    const uint64_t limit = now_ns() + ORDER_OTHERS_WAIT_NS;
     struct context *context;
+    uint64_t limit;
 
     if (!policy_auto_driver() || !host_memory_unwaited())
         return;
+    limit = now_ns() + ORDER_OTHERS_WAIT_NS;
     for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL)); context_unpin(context))
         (void)order_wait_until(context, limit);
 }

@@ -195,19 +195,18 @@ class ViewerCase(BrowserCase):
         self.browser.evaluate(f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center'}})")
         self.browser.frame()
 
-    def point_at(self, kind: str, index: int) -> tuple[float, float]:
-        self.into_view("#map")
-        at = self.browser.evaluate(f"cupoolPlot.locate('{kind}', {index})")
+    def point(self, selector: str, where: str) -> tuple[float, float]:
+        self.into_view(selector)
+        at = self.browser.evaluate(f"cupoolPlot.{where}")
         self.browser.mouse("mouseMoved", at["x"], at["y"])
         self.browser.frame()
         return at["x"], at["y"]
 
+    def point_at(self, kind: str, index: int) -> tuple[float, float]:
+        return self.point("#map", f"locate('{kind}', {index})")
+
     def point_at_time(self, track: int, t: int) -> tuple[float, float]:
-        self.into_view("#charts")
-        at = self.browser.evaluate(f"cupoolPlot.locateTime({track}, {t})")
-        self.browser.mouse("mouseMoved", at["x"], at["y"])
-        self.browser.frame()
-        return at["x"], at["y"]
+        return self.point("#charts", f"locateTime({track}, {t})")
 
     def painted(self, selector: str) -> int:
         """Pixels of a canvas that are not empty."""

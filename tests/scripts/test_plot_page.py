@@ -43,7 +43,7 @@ class Page(ViewerCase):
             self.browser.evaluate(button.format("th", head) + ".click()")
             if head != 3:  # of equal numbers the order may stay
                 self.assertEqual(self.browser.evaluate(names), first[::-1])
-            self.assertEqual(self.browser.evaluate("document.activeElement.textContent"), ["who", "then", "at the end", "requests"][head])
+            self.assertEqual(self.browser.evaluate("document.activeElement.textContent"), ["caller", "at the peak", "at the end", "requests"][head])
         before = hash_of(self.browser, "#map canvas")
         self.browser.evaluate(button.format("td", 0) + ".focus()")
         self.browser.key("Enter", text="\r")

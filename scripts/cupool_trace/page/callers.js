@@ -61,9 +61,9 @@ function takers() {
   const callers = tr.figures.callers.filter(c => takersMatch(tr, c.caller)), physical = tr.figures.physical.filter(c => takersMatch(tr, past(c)));
   const key = c => [c.caller, c.live_at_peak, c.live_at_end, c.requests][takersBy];
   const order = (a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0) * (takersUp ? 1 : -1);
-  into.querySelector("h2 span").textContent = "Who had most when most was live: " + titleOf(tr);
+  into.querySelector("h2 span").textContent = "Callers that held most at the peak: " + titleOf(tr);
   $("takersfound").textContent = takersFind ? callers.length + physical.length + " of " + (tr.figures.callers.length + tr.figures.physical.length) : "";
-  into.querySelector("thead").replaceChildren(takersLine("th", ["who", "then", "at the end", "requests"], i => () => takersSort(i)));
+  into.querySelector("thead").replaceChildren(takersLine("th", ["caller", "at the peak", "at the end", "requests"], i => () => takersSort(i)));
   into.querySelector("tbody").replaceChildren(
     ...callers.sort(order).map(c => takersLine("td", [c.caller, size(c.live_at_peak), size(c.live_at_end), c.requests],
       i => !i && tr.blocks.callers && tr.blocks.callers.includes(c.caller) ? () => takersChoose(c.caller, "takers") : null)),

@@ -14,7 +14,7 @@ MUTANTS = [
     Mutant("auto: memory goes before an earlier pinned free's wait is over", ["driver static pinned"], [
         ("policy_pinned_wait(); }", "}", "memory_goes")]),
     Mutant("auto: pinned frees that did not wait are not known", ["driver static pinned"], [
-        ("atomic_store(&host.unwaited, true);", "")]),
+        ("if (!atomic_load(&host.unwaited)) atomic_store(&host.unwaited, true);", "")]),
     Mutant("pause: a device where nothing was pooled is not waited for", ["pause / Meanwhile.test_a_device_without_memory"], [
         ("if (!result && change->limit == PAUSE_NO_LIMIT) result = context_wait_primaries();", "")]),
     Mutant("switch: a withdrawal waits where memory is pooled alone", ["switch / Models.test_the_withdrawal_waits_for_another_device"], [
