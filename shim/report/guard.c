@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/conf.h"
 #include "base/log.h"
@@ -237,30 +238,40 @@ static unsigned int leaks_sum(struct leak *leaks, struct leak *ret_rest)
     return count;
 }
 
-static int most_first(const void *a, const void *b)
+/* Move the leak of most bytes to the front. */
+static void most_first(struct leak *leaks, unsigned int count)
 {
-    const struct leak *x = a, *y = b;
+    for (unsigned int i = 1; i < count; i++) {
+        const struct leak leak = leaks[i];
 
-    return (x->bytes < y->bytes) - (x->bytes > y->bytes);
+        if (leak.bytes > leaks[0].bytes) {
+            leaks[i] = leaks[0];
+            leaks[0] = leak;
+        }
+    }
 }
 
-/* Check all live blocks, in a copy of the table, because other threads may still run. */
+/* Check all live blocks, in a copy of the table, because other threads may still run. Nothing at exit calls malloc, in
+ * whose middle exit() in a signal handler may have come: hence the mapping, and no qsort. */
 static void guards_check(void)
 {
     const uint64_t limit = now_ns() + EXIT_WAIT_NS;
     const struct context *context;
+    struct entry *copy = MAP_FAILED;
     bool unread = false;
-    struct entry *copy;
     size_t slots;
 
     lock_take(&guard.lock);
     slots = guard.slots;
-    copy = calloc(slots ? slots : 1, sizeof(*copy));
-    if (copy && slots)
+    if (slots)
+        copy = mmap(NULL, slots * sizeof(*copy), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy != MAP_FAILED)
         memcpy(copy, guard.table, slots * sizeof(*copy));
     lock_give(&guard.lock);
+    if (copy == MAP_FAILED)
+        return;
     process_bypass_begin();
-    for (size_t slot = 0; copy && slot < slots; slot++) {
+    for (size_t slot = 0; slot < slots; slot++) {
         context = copy[slot].context;
         if (!copy[slot].addr || guard_check(&copy[slot], limit, "at exit"))
             continue;
@@ -273,7 +284,7 @@ static void guards_check(void)
     process_bypass_end();
     if (unread)
         log_write(LOG_WARN, "some blocks were not looked at: the device is still at work, or they could not be read");
-    free(copy);
+    munmap(copy, slots * sizeof(*copy));
 }
 
 /* The report at exit. Its exit handler is registered after the driver's own, so the driver still works. */
@@ -293,8 +304,8 @@ static void report(void)
     lock_give(&guard.lock);
     guards_check();
     count = leaks_sum(leaks, &rest);
-    qsort(leaks, count, sizeof(leaks[0]), most_first);
     for (unsigned int i = 0; i < count; i++) {
+        most_first(leaks + i, count - i);
         caller_name(leaks[i].caller, caller, sizeof(caller));
         log_write(LOG_WARN, "not freed: %zu bytes in %zu blocks, from %s", leaks[i].bytes, leaks[i].count, caller);
     }
