@@ -49,6 +49,7 @@ static struct {
     pthread_mutex_t lock;
     pthread_cond_t done; /* busy has become false */
     bool busy;
+    bool lost; /* some may be */
     struct import *first;
     struct mapping *mappings;
     struct ipc_peers peers; /* used by the claiming thread alone */
@@ -95,10 +96,11 @@ static CUresult import_end(struct import *import, uint64_t limit)
 /* With the lock: a block that is open in a context that has ended; NULL: none. */
 static struct import *lost_find(void)
 {
-    struct import *import = imports.first;
+    struct import *import = imports.lost ? imports.first : NULL;
 
     while (import && !import->lost)
         import = import->next;
+    imports.lost = import != NULL;
     return import;
 }
 
@@ -370,6 +372,7 @@ void ipc_import_context_gone(CUcontext handle)
     pthread_mutex_lock(&imports.lock);
     for (struct import *import = imports.first; import; import = import->next)
         import->lost |= import->mapping->context == handle;
+    imports.lost = imports.first != NULL;
     for (struct mapping *mapping = imports.mappings; mapping; mapping = mapping->next)
         if (mapping->context == handle)
             mapping->context = NULL; /* a later context may have this handle */
@@ -383,6 +386,6 @@ void ipc_import_forget(void)
     ipc_peers_forget(&imports.peers);
     imports.first = NULL;
     imports.mappings = NULL;
-    imports.busy = false;
+    imports.busy = imports.lost = false;
     atomic_store(&ipc_import_blocks, 0);
 }

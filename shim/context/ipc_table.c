@@ -19,7 +19,8 @@
 #include "base/ipc_socket.h"
 #include "hash.h"
 
-#define BUCKETS 1024u /* a power of two */
+#define BUCKETS    4096u /* a power of two */
+#define ADDR_SHIFT 52    /* leaves as many bits of a hash: its lower ones are 0 for most blocks */
 /* The most grants of a block to one holder, far below what would overflow their sum. */
 #define HOLDS_MAX 4096u
 
@@ -38,16 +39,19 @@ struct block {
     struct ipc_name name;
     const struct context *owner;
     struct shared *segment;
-    unsigned int holds; /* by all holders */
-    bool parked, gone;  /* gone: it has left the books, and only holders still know it */
+    unsigned int holds;          /* by all holders */
+    struct ipc_hold *first_hold; /* one for each holder */
+    bool parked, gone;           /* gone: it has left the books, and only holders still know it */
     struct block *next_addr, *next_name;
 };
 
 /* The grants of a block to one holder. */
 struct ipc_hold {
     struct block *block;
+    const struct ipc_holder *holder;
     unsigned int count;
-    struct ipc_hold *next;
+    struct ipc_hold *next, **at; /* in the holder's list; at: the pointer to this one */
+    struct ipc_hold *next_of_block;
 };
 
 atomic_uint ipc_table_blocks; /* changed under the lock */
@@ -59,9 +63,11 @@ static struct {
     unsigned int released; /* parked blocks without a holder */
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+_Static_assert(BUCKETS == UINT64_C(1) << (64 - ADDR_SHIFT), "every bucket is used");
+
 static struct block **addr_bucket(uint64_t addr)
 {
-    return &table.by_addr[hash_of(addr) % BUCKETS];
+    return &table.by_addr[hash_of(addr) >> ADDR_SHIFT];
 }
 
 static struct block **name_bucket(const struct ipc_name *name)
@@ -287,19 +293,25 @@ bool ipc_table_take(uint64_t addr)
 }
 
 /* This holder's hold of a block, made if it is missing and `make`. NULL: none, or no host memory. */
-static struct ipc_hold *hold_of(struct ipc_holder *holder, const struct block *block, bool make)
+static struct ipc_hold *hold_of(struct ipc_holder *holder, struct block *block, bool make)
 {
-    struct ipc_hold *hold = holder->first;
+    struct ipc_hold *hold = block->first_hold;
 
-    while (hold && hold->block != block)
-        hold = hold->next;
+    while (hold && hold->holder != holder)
+        hold = hold->next_of_block;
     if (hold || !make)
         return hold;
-    hold = calloc(1, sizeof(*hold));
-    if (hold) {
-        hold->next = holder->first;
-        holder->first = hold;
-    }
+    hold = malloc(sizeof(*hold));
+    if (!hold)
+        return NULL;
+    *hold = (struct ipc_hold){.block = block,
+                              .holder = holder,
+                              .next = holder->first,
+                              .at = &holder->first,
+                              .next_of_block = block->first_hold};
+    if (hold->next)
+        hold->next->at = &hold->next;
+    holder->first = block->first_hold = hold;
     return hold;
 }
 
@@ -316,7 +328,6 @@ static enum ipc_status grant(struct ipc_holder *holder, struct block *block, str
             file_drop(fd);
         return IPC_FULL;
     }
-    hold->block = block;
     hold->count++;
     block->holds++;
     grant->how = segment->how;
@@ -345,17 +356,20 @@ void ipc_table_grant(struct ipc_holder *holder, const struct ipc_request *reques
 }
 
 /* Take back so many of a hold's grants; with the lock. */
-static void hold_less(struct ipc_holder *holder, struct ipc_hold *hold, unsigned int count)
+static void hold_less(struct ipc_hold *hold, unsigned int count)
 {
     struct block *block = hold->block;
-    struct ipc_hold **at = &holder->first;
+    struct ipc_hold **at = &block->first_hold;
 
     hold->count -= count;
     block->holds -= count;
     if (!hold->count) {
         while (*at != hold)
-            at = &(*at)->next;
-        *at = hold->next;
+            at = &(*at)->next_of_block;
+        *at = hold->next_of_block;
+        *hold->at = hold->next;
+        if (hold->next)
+            hold->next->at = hold->at;
         free(hold);
     }
     if (block->holds)
@@ -366,16 +380,18 @@ static void hold_less(struct ipc_holder *holder, struct ipc_hold *hold, unsigned
         table.released += block->parked;
 }
 
-bool ipc_table_close(struct ipc_holder *holder, const struct ipc_name *block)
+bool ipc_table_close(struct ipc_holder *holder, const struct ipc_name *name)
 {
     struct ipc_hold *hold;
+    struct block *block;
 
     pthread_mutex_lock(&table.lock);
-    hold = holder->first;
-    while (hold && !ipc_name_equal(&hold->block->name, block))
+    block = block_named(name);
+    hold = block ? hold_of(holder, block, /* make: */ false) : holder->first;
+    while (!block && hold && !ipc_name_equal(&hold->block->name, name)) /* one that is gone */
         hold = hold->next;
     if (hold)
-        hold_less(holder, hold, 1);
+        hold_less(hold, 1);
     pthread_mutex_unlock(&table.lock);
     return hold != NULL;
 }
@@ -384,7 +400,7 @@ void ipc_table_end(struct ipc_holder *holder)
 {
     pthread_mutex_lock(&table.lock);
     while (holder->first)
-        hold_less(holder, holder->first, holder->first->count);
+        hold_less(holder->first, holder->first->count);
     pthread_mutex_unlock(&table.lock);
 }
 

@@ -23,6 +23,10 @@ MUTANTS = [
         ("if (grant->segment_size - grant->size > POOL_SEGMENT_UNIT)", "if (false)")]),
     Mutant("switch: a block with guard bytes is not imported", ["insert", "switch / Wrong.test_guard_bytes"], [
         ("if (grant->segment_size - grant->size > POOL_SEGMENT_UNIT)", "if (grant->segment_size - grant->size >= POOL_SEGMENT_UNIT)")]),
+    Mutant("ipc: the lower bits of an address choose its bucket", ["ipc_table"], [
+        ("hash_of(addr) >> ADDR_SHIFT", "hash_of(addr) % BUCKETS")]),
+    Mutant("ipc: what a holder gives back is another one's", ["ipc_table"], [
+        ("while (hold && hold->holder != holder) hold = hold->next_of_block;", "(void)holder;")]),
     Mutant("ipc: full books are asked for ever", ["ipc_table"], [
         ("rc = !full && !shared && !segment->size", "rc = !shared && !segment->size")]),
     Mutant("a thread that has pinned memory touched may be cancelled", ["cancelled / Cancelled.test_pinned_memory"], [
