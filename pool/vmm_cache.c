@@ -401,8 +401,7 @@ void vmm_cache_mapped(struct vmm_cache *cache, uint64_t addr, size_t size, uint6
     struct vmm_buffer *range, *memory;
 
     lock_take(&cache->lock);
-    range = vmm_range_ready(cache, addr);
-    memory = vmm_handle_ready(cache, handle);
+    vmm_both_ready(cache, addr, handle, &range, &memory);
     if (range && memory && whole && !range->mapped && !memory->mapped && range->size == size && memory->size == size) {
         vmm_change_begin(cache, memory);
         vmm_handle_remove(cache, memory);

@@ -46,6 +46,15 @@ struct vmm_buffer *vmm_in_ready(struct vmm_cache *cache, uint64_t addr, size_t s
     return b;
 }
 
+void vmm_both_ready(struct vmm_cache *cache, uint64_t addr, uint64_t handle, struct vmm_buffer **ret_range,
+                    struct vmm_buffer **ret_memory)
+{
+    do { /* again, if the one has gone while the other was waited for */
+        *ret_memory = vmm_handle_ready(cache, handle);
+        *ret_range = vmm_range_ready(cache, addr);
+    } while (*ret_memory != vmm_handle_at(cache, handle) || (*ret_memory && (*ret_memory)->busy));
+}
+
 void vmm_drop(struct vmm_cache *cache, struct vmm_buffer *b)
 {
     vmm_change_begin(cache, b);

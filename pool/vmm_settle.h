@@ -17,6 +17,9 @@
 struct vmm_buffer *vmm_range_ready(struct vmm_cache *cache, uint64_t addr);
 struct vmm_buffer *vmm_handle_ready(struct vmm_cache *cache, uint64_t handle);
 struct vmm_buffer *vmm_in_ready(struct vmm_cache *cache, uint64_t addr, size_t size);
+/* As vmm_range_ready and vmm_handle_ready, both at one moment. */
+void vmm_both_ready(struct vmm_cache *cache, uint64_t addr, uint64_t handle, struct vmm_buffer **ret_range,
+                    struct vmm_buffer **ret_memory);
 
 /* Make the driver's state of a buffer the program's. The record is not valid afterwards, unless nothing was deferred.
  */

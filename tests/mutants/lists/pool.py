@@ -19,6 +19,9 @@ MUTANTS = [
         ("if (b->thread == thread && b->addr != addr && b->handle != handle)", "if (0)")]),
     Mutant("virtual memory: a mapping in a kept range is not undone first", ["vmm_cache", "vmm_random"], [
         ("} else { settle_in(cache, addr, size); b = vmm_handle_ready(cache, handle);", "} else { b = vmm_handle_ready(cache, handle);")]),
+    Mutant("virtual memory: a range may go while its memory is waited for", ["vmm_trim"], [
+        ("vmm_both_ready(cache, addr, handle, &range, &memory);",
+         "range = vmm_range_ready(cache, addr); memory = vmm_handle_ready(cache, handle);")]),
     Mutant("virtual memory: memory that is mapped twice is kept", ["vmm_cache"], [
         ("if (memory) vmm_forget(cache, memory);", "")]),
     Mutant("virtual memory: a handle that was released can be mapped", ["vmm_cache"], [

@@ -172,6 +172,55 @@ static void test_waits_for_what_began_before(void **state)
     vmm_cache_destroy(cache);
 }
 
+/* The driver has mapped memory a second time, while the cache unmaps it elsewhere. */
+#define OTHER (4 * UNIT)
+
+static struct vmm_cache *beside;
+static atomic_bool unmaps;
+
+static int unmap_beside(void *arg, uint64_t addr, size_t size)
+{
+    atomic_store(&unmaps, true);
+    nap_ns(20000000); /* the other thread waits for this buffer; if it is late, the test sees less */
+    vmm_cache_forget_range(beside, OTHER, UNIT);
+    nap_ns(1000000);
+    return 0;
+}
+
+static void *settles(void *arg)
+{
+    vmm_cache_settle_range(beside, UNIT, UNIT);
+    return NULL;
+}
+
+/* A range that is forgotten while a thread waits for the memory that it has mapped there is not known any more. */
+static void test_a_range_goes_while_its_memory_is_waited_for(void **state)
+{
+    static const struct vmm_ops ops = {.unmap = unmap_beside,
+                                       .release = nap_release,
+                                       .unreserve = nap_unmap,
+                                       .begins = nap_begins,
+                                       .returned = nap_returned};
+    static const struct vmm_key key;
+    struct vmm_stats stats;
+    pthread_t thread;
+
+    OK(vmm_cache_new(&ops, NULL, 64 * MIB, &beside));
+    vmm_cache_reserved(beside, OTHER, UNIT, ALIGN);
+    vmm_cache_reserved(beside, UNIT, UNIT, ALIGN);
+    vmm_cache_created(beside, 7, UNIT, &key);
+    vmm_cache_mapped(beside, UNIT, UNIT, 7, true);
+    assert_true(vmm_cache_unmap(beside, &thread, UNIT, UNIT, true, 1));
+    OK(pthread_create(&thread, NULL, settles, NULL));
+    while (!atomic_load(&unmaps))
+        sched_yield();
+    vmm_cache_mapped(beside, OTHER, UNIT, 7, true);
+    OK(pthread_join(thread, NULL));
+    vmm_cache_stats_get(beside, &stats);
+    assert_int_equal(stats.live, 0);
+    vmm_cache_destroy(beside);
+}
+
 /* A thread has got a part of a buffer when its memory goes: the rest comes from the driver. */
 static void test_trimmed_while_forming(void **state)
 {
@@ -247,6 +296,7 @@ int main(void)
         TEST(test_bound),
         TEST(test_decay),
         TEST(test_trimmed_while_forming),
+        cmocka_unit_test(test_a_range_goes_while_its_memory_is_waited_for),
         TEST(test_refused),
         TEST(test_captures),
         TEST(test_begins),
