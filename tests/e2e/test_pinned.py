@@ -125,6 +125,11 @@ class Events(Base):
         trace = self.one_trace(self.pinned(f"pin:{200 * MIB}", "unpin:0", f"pin:{160 * MIB}", SIMGPU_FAULT="cuMemFreeHost:1:999"))
         self.assertEqual([(e["n"], e["why"]) for e in trace.of("host_free")], [(200 * MIB, "error")])
 
+    def test_a_wait_that_fails(self) -> None:
+        """The block is freed all the same, as the program is told."""
+        event = self.counters(self.pinned("pin:3072", "unpin:0", SIMGPU_FAULT="cuCtxSynchronize:1:999"))
+        self.assertEqual((event["frees"], event["live"]), (1, 0))
+
     def test_what_is_left_out_is_told(self) -> None:
         """Device memory and pinned memory each have their own sum."""
         trace = self.one_trace(self.pinned(f"pin:{60 * MIB}", "unpin:0", "pinchurn:1:1000", CUPOOL_TRACE_LIMIT="1", CUPOOL_HOST_LIMIT="64M"))
