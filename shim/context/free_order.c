@@ -358,23 +358,28 @@ static CUresult order_ask(struct context *context)
     return result;
 }
 
-/* Order deferred frees on the device; is_own: this thread made them all. Where the device's order is not enough,
- * nothing waits: CUDA_ERROR_NOT_READY unless all work has ended already. */
+/*
+ * Order deferred frees on the device; is_own: this thread made them all. Where the device's order is not enough,
+ * nothing waits: CUDA_ERROR_NOT_READY unless all work has ended already. A driver that has no such order cannot be
+ * asked either: it is waited for at this thread's own frees, since what cudaFreeAsync has freed would never serve
+ * again.
+ */
 static CUresult order_device(struct context *context, bool is_own)
 {
+    const struct real_driver *driver = context->driver;
     CUresult result = CUDA_ERROR_NOT_READY;
     struct slot *slot;
     uint64_t seq;
 
-    if (!context->driver->cuCtxRecordEvent || !context->driver->cuCtxWaitEvent || !context->driver->cuEventQuery)
-        return result;
+    if (!driver->cuCtxRecordEvent || !driver->cuCtxWaitEvent || !driver->cuEventQuery)
+        return is_own ? order_wait(context) : result;
     slot = order_slot_take(context);
     if (!capture_active())
         result = order_on_device(context, slot, !policy_waits(&context->policy, &seq));
     if (!result) /* see order_wait_own */
         atomic_store(&context->slots[SLOT_COMBINER].user, is_own ? thread_slot : SLOT_USER_OTHERS);
     order_slot_give(slot, result);
-    return result;
+    return is_own && result == CUDA_ERROR_NOT_SUPPORTED ? order_wait(context) : result;
 }
 
 /* Inside a host function (cuLaunchHostFunc) the driver refuses every call. The program gets that error, and nothing is

@@ -7,6 +7,7 @@
  *   many:N:SIZE    N of them, kept
  *   free:I         free the I-th that succeeded, from 0
  *   churn:N:SIZE   N times: allocate and free
+ *   async:N:SIZE   the same by cudaFreeAsync, with a device that is idle each time; print how many were refused
  *   pin:SIZE unpin:I pinchurn:N:SIZE   as alloc, free and churn, of pinned memory
  *   pinsmall:STACK:SIZE    allocate and free pinned memory in a thread with such a stack; print the errors
  *   pinflags:SIZE:FLAGS    one allocation by cudaHostAlloc, kept
@@ -201,6 +202,7 @@ static bool memory_command(const struct words *w)
 {
     size_t avail = 0, total = 0;
     cudaGraph_t graph;
+    int refused = 0;
     void *p;
 
     if (IS("alloc")) {
@@ -215,6 +217,12 @@ static bool memory_command(const struct words *w)
         for (long i = 0; i < w->n[1]; i++)
             if (cudaMalloc(&p, (size_t)w->n[2]) == cudaSuccess)
                 cudaFree(p);
+    } else if (IS("async")) {
+        for (long i = 0; i < w->n[1]; i++) {
+            refused += cudaMalloc(&p, (size_t)w->n[2]) || cudaFreeAsync(p, NULL);
+            cudaStreamSynchronize(NULL);
+        }
+        printf("async %d\n", refused);
     } else if (IS("device")) {
         printf("device %d\n", (int)cudaSetDevice((int)w->n[1]));
     } else if (IS("other")) {

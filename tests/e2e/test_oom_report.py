@@ -78,6 +78,12 @@ class Program(Base):
         done = self.report(f"many:10:{6 * MIB}", "many:8:4096")
         self.assertEqual((done.err, done.out, self.one_trace(done).of("oom")), ("", "", []))
 
+    def test_what_is_freed_on_a_stream(self) -> None:
+        """It serves again, also where the driver orders nothing and cannot be asked."""
+        for version in ("13000", "12040"):
+            with self.subTest(version):
+                self.assertEqual(self.report(f"async:20:{8 * MIB}", SIMGPU_DRIVER_VERSION=version).out, "async 0\n")
+
     def test_switched_off(self) -> None:
         done = self.report(f"alloc:{100 * MIB}", CUPOOL_ENABLE="0")
         self.assertEqual((done.err, done.files), ("", []))

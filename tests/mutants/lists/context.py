@@ -27,6 +27,10 @@ MUTANTS = [
         ("hash_of(addr) >> ADDR_SHIFT", "hash_of(addr) % BUCKETS")]),
     Mutant("ipc: what a holder gives back is another one's", ["ipc_table"], [
         ("while (hold && hold->holder != holder) hold = hold->next_of_block;", "(void)holder;")]),
+    Mutant("an old driver is not waited for at this thread's own frees", ["shim_order", "oom_report / Program.test_what_is_freed_on_a_stream"], [
+        ("return is_own && result == CUDA_ERROR_NOT_SUPPORTED ? order_wait(context) : result;", "return result;")]),
+    Mutant("a driver without the calls is not waited for at this thread's own frees", ["shim_order"], [
+        ("return is_own ? order_wait(context) : result;", "return result;")]),
     Mutant("ipc: full books are asked for ever", ["ipc_table"], [
         ("rc = !full && !shared && !segment->size", "rc = !shared && !segment->size")]),
     Mutant("a thread that has pinned memory touched may be cancelled", ["cancelled / Cancelled.test_pinned_memory"], [

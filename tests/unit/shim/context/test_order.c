@@ -106,6 +106,12 @@ static const struct order {
     {ORDERED, POOL_ORDER_DEVICE, LACK(cuCtxRecordEvent), .rc = -EBUSY, .log = ""},
     {ORDERED, POOL_ORDER_DEVICE, LACK(cuCtxWaitEvent), .rc = -EBUSY, .log = ""},
     {ORDERED, POOL_ORDER_DEVICE, LACK(cuEventQuery), .rc = -EBUSY, .log = ""},
+    {STRICT, POOL_ORDER_DEVICE, FAIL(cuCtxRecordEvent, CUDA_ERROR_NOT_SUPPORTED), .rc = -EIO, .log = FIRST},
+    {ORDERED, POOL_ORDER_OWN, .works = true, .log = FIRST " wait:c0,e0"},
+    {STRICT, POOL_ORDER_OWN, .works = true, .rc = -EBUSY, .log = FIRST},
+    {STRICT, POOL_ORDER_OWN, LACK(cuCtxRecordEvent), .works = true, .log = "sync:c0"},
+    {STRICT, POOL_ORDER_OWN, LACK(cuCtxWaitEvent), .captures = true, .log = MEMORY},
+    {STRICT, POOL_ORDER_OWN, FAIL(cuCtxRecordEvent, CUDA_ERROR_NOT_SUPPORTED), .works = true, .log = FIRST " sync:c0"},
     {ORDERED, POOL_ORDER_DEVICE, FAIL(cuCtxWaitEvent, CUDA_ERROR_UNKNOWN), .rc = -EIO, .log = FIRST " wait:c0,e0"},
 };
 
