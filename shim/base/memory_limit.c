@@ -2,6 +2,7 @@
 /* memory_limit.c - see memory_limit.h. No locks. */
 #include "base/memory_limit.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
@@ -20,9 +21,10 @@ struct scratch {
 };
 
 /* The beginning of a file, as text; empty if it cannot be read. A thread of the program that is to be cancelled returns
- * first from the call that it has made. */
+ * first from the call that it has made. Keeps errno: not every machine has all of these files. */
 static const char *file_text(const char *path, char *text, size_t len)
 {
+    const int saved = errno;
     ssize_t n = -1;
     int fd, cancel;
 
@@ -33,6 +35,7 @@ static const char *file_text(const char *path, char *text, size_t len)
         close(fd);
     }
     pthread_setcancelstate(cancel, NULL);
+    errno = saved;
     text[n > 0 ? n : 0] = '\0';
     return text;
 }

@@ -7,6 +7,7 @@
  */
 #include "context/capture_gate.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -76,7 +77,11 @@ static bool is_of_context(const struct capture *capture, const void *arg)
 /* The capture of a per-thread stream ends with its thread. */
 static bool is_of_dead_thread(const struct capture *capture, const void *arg)
 {
-    return capture->thread && syscall(SYS_tgkill, getpid(), capture->thread, 0) != 0;
+    const int saved = errno;
+    const bool is = capture->thread && syscall(SYS_tgkill, getpid(), capture->thread, 0) != 0;
+
+    errno = saved;
+    return is;
 }
 
 static bool is_same_stream(const struct capture *capture, const void *arg)

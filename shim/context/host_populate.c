@@ -136,14 +136,11 @@ static void touch_all(char *start, size_t size)
     pthread_setcancelstate(cancel, NULL);
 }
 
-int host_populate(const struct real_driver *driver, unsigned int flags, size_t size, uint64_t *ret_addr)
+static int populate(const struct real_driver *driver, unsigned int flags, size_t size, uint64_t *ret_addr)
 {
     const size_t mapped = (size + HUGE - 1) / HUGE * HUGE;
     char *p;
 
-    if (size < LEAST || !conf_get()->host_populate.number || (flags & ~HOST_POPULATE_FLAGS) ||
-        !driver->cuMemHostRegister_v2 || !driver->cuMemHostUnregister)
-        return -EINVAL;
     /* Where memory is scarce, touching it could end the program; the driver reports an error. */
     if (machine_memory_free() / 2 < mapped)
         return -ENOMEM;
@@ -158,6 +155,19 @@ int host_populate(const struct real_driver *driver, unsigned int flags, size_t s
     }
     *ret_addr = (uintptr_t)p;
     return 0;
+}
+
+int host_populate(const struct real_driver *driver, unsigned int flags, size_t size, uint64_t *ret_addr)
+{
+    const int saved = errno;
+    int rc;
+
+    if (size < LEAST || !conf_get()->host_populate.number || (flags & ~HOST_POPULATE_FLAGS) ||
+        !driver->cuMemHostRegister_v2 || !driver->cuMemHostUnregister)
+        return -EINVAL;
+    rc = populate(driver, flags, size, ret_addr);
+    errno = saved;
+    return rc;
 }
 
 bool host_populated(uint64_t addr)

@@ -2,6 +2,7 @@
 /* numa_key.c - see numa_key.h. No locks. */
 #include "context/numa_key.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/mempolicy.h>
 #include <pthread.h>
@@ -19,6 +20,7 @@
  * the call that it has made. */
 static bool several_nodes(void)
 {
+    const int saved = errno;
     char text[64] = "";
     ssize_t n = -1;
     int fd, cancel;
@@ -30,6 +32,7 @@ static bool several_nodes(void)
         close(fd);
     }
     pthread_setcancelstate(cancel, NULL);
+    errno = saved;
     return n > 0 && strpbrk(text, "-,");
 }
 
@@ -53,21 +56,32 @@ static bool own_node(unsigned int *ret_node)
     return (getcpu ? getcpu(&cpu, ret_node) : (int)syscall(SYS_getcpu, &cpu, ret_node, NULL)) == 0;
 }
 
-uint64_t numa_key(void)
+/* The number of this thread's policy, with more than one node; the system call may be forbidden. */
+static uint64_t policy_key(void)
 {
     unsigned long nodes[NODES_MAX / WORD_BITS] = {0};
     unsigned int node = 0;
     uint64_t number;
     int mode = MPOL_DEFAULT;
 
-    if (!has_several())
-        return 0;
     if (syscall(SYS_get_mempolicy, &mode, nodes, (unsigned long)NODES_MAX, NULL, 0L) || mode == MPOL_DEFAULT)
         return own_node(&node) ? (uint64_t)node + 1 : 0;
     number = 0xcbf29ce484222325u ^ (uint64_t)mode; /* FNV-1a by words: equal policies get equal numbers */
     for (unsigned int i = 0; i < NODES_MAX / WORD_BITS; i++)
         number = (number ^ nodes[i]) * 0x100000001b3u;
     return number | (uint64_t)1 << 63;
+}
+
+uint64_t numa_key(void)
+{
+    const int saved = errno;
+    uint64_t key;
+
+    if (!has_several())
+        return 0;
+    key = policy_key();
+    errno = saved;
+    return key;
 }
 
 void numa_prefer(void *p, size_t size)

@@ -6,6 +6,7 @@
  */
 #include "context/pins.h"
 
+#include <errno.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -50,8 +51,10 @@ static void record_give(void *arg)
 
 static void pins_start(void)
 {
+    const int saved = errno;
     const long commands = syscall(SYS_membarrier, MEMBARRIER_CMD_QUERY, 0, 0);
 
+    errno = saved; /* the system call may be forbidden */
     calls.has_key = pthread_key_create(&calls.key, record_give) == 0;
     calls.fences = calls.has_key && (commands < 0 || !(commands & MEMBARRIER_CMD_PRIVATE_EXPEDITED));
 }
@@ -157,6 +160,8 @@ void pin_wake(void)
 
 void pins_fence(void)
 {
+    const int saved = errno;
+
     pthread_once(&calls.once, pins_start);
     atomic_thread_fence(memory_order_seq_cst);
     if (calls.fences)
@@ -167,6 +172,7 @@ void pins_fence(void)
         atomic_store(&calls.registered, true);
     if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0))
         nap_ns(STORE_NS);
+    errno = saved;
 }
 
 /* The mark of a free whose address is in no pool may belong to any context: the address is not known yet, or not any

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cancelled.c - a thread with a pending cancellation makes one call. Calls of CUDA are no cancellation points here, so
- * the call returns ("back" and its result), and the thread ends behind it. The next thread's call must not hang.
+ * the call returns ("back" and its result), and the thread ends behind it. The next thread's call must not hang. Both
+ * leave errno as it was; otherwise they say so.
  *
  *   cancelled CALL     alloc, free, exported (the free of a block that was exported), handle, host, populated, info,
  *                      reset; of cupool.h: trim, pause, resume
@@ -9,6 +10,7 @@
  * Exit code: 0; 3 for an error of CUDA; 5 for anything else.
  */
 #include <cuda_runtime_api.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +31,7 @@
 static const char *what;
 static void *block;
 
-static int call(void)
+static int make(void)
 {
     cudaIpcMemHandle_t handle;
     size_t free, total;
@@ -56,6 +58,17 @@ static int call(void)
     if (strcmp(what, "resume") == 0)
         return cupool_resume(0);
     exit(5);
+}
+
+static int call(void)
+{
+    int rc;
+
+    errno = ENOTNAM;
+    rc = make();
+    if (errno != ENOTNAM)
+        printf("errno %d\n", errno);
+    return rc;
 }
 
 static void *cancelled(void *arg)

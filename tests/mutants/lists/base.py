@@ -13,6 +13,8 @@ MUTANTS = [
         ("process->stack && seen.stack && seen.stack != process->stack", "false")]),
     Mutant("a descriptor is closed where a thread may be cancelled", ["cancelled / Cancelled.test_virtual_memory"], [
         ("pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); close(fd); pthread_setcancelstate(cancel, NULL);", "(void)cancel; close(fd);")]),
+    Mutant("the limits of the machine are read at the cost of errno", ["cancelled / Cancelled.test_pinned_memory"], [
+        ("errno = saved; text[n > 0 ? n : 0] = '\\0';", "(void)saved; text[n > 0 ? n : 0] = '\\0';")]),
     Mutant("the limits of the machine are read where a thread may be cancelled", ["cancelled / Cancelled.test_pinned_memory"], [
         ("pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); fd = open(path,",
          "pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel); fd = open(path,")]),
