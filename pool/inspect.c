@@ -117,7 +117,8 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
 
     if (!pool || !segment_lock(pool, segment, addr))
         return rc;
-    block = segment->first;
+    /* A shared segment may have thousands of blocks, and is one unit. */
+    block = segment->shared ? map_block_before(addr) : segment->first;
     while (block && block->addr + block->size <= addr)
         block = block->next;
     if (block && block->addr <= addr && atomic_load(&block->state) == BLOCK_LIVE) {

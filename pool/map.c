@@ -134,3 +134,14 @@ struct block *map_block_get(uint64_t addr)
     map_find(addr, &block);
     return block;
 }
+
+struct block *map_block_before(uint64_t addr)
+{
+    struct unit *unit = unit_get(addr);
+    slot *slots = unit ? atomic_load_explicit(&unit->slots, memory_order_acquire) : NULL;
+    struct block *block = NULL;
+
+    for (size_t i = (addr / POOL_GRANULE) % SLOTS + 1; slots && i > 0 && !block; i--)
+        block = atomic_load_explicit(&slots[i - 1], memory_order_acquire);
+    return block;
+}

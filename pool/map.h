@@ -31,5 +31,7 @@ struct segment *map_find(uint64_t addr, struct block **ret_block);
 /* Set the block that starts at addr, which is in an entered segment; NULL: none. -ENOMEM only if block is not NULL. */
 int map_block_set(uint64_t addr, struct block *block);
 struct block *map_block_get(uint64_t addr);
+/* The last block that starts at addr or before, in the unit of addr. NULL: none. */
+struct block *map_block_before(uint64_t addr);
 
 #endif

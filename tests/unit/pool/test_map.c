@@ -171,9 +171,29 @@ static void test_segment_add_by_two_threads_loses_none(void **state)
     assert_int_equal(faults[0] + faults[1], 0);
 }
 
+static void test_block_before_is_the_nearest_in_its_unit(void **state)
+{
+    const uint64_t addr = BASE + 40 * LEAF;
+
+    assert_null(map_block_before(addr)); /* no unit was entered there */
+    assert_int_equal(map_segment_add(addr, 2 * UNIT, &one), 0);
+    assert_null(map_block_before(addr));
+    assert_int_equal(map_block_set(addr + 512, &block_one), 0);
+    assert_int_equal(map_block_set(addr + UNIT - 512, &block_two), 0);
+    assert_null(map_block_before(addr + 511));
+    assert_ptr_equal(map_block_before(addr + 512), &block_one);
+    assert_ptr_equal(map_block_before(addr + UNIT - 513), &block_one);
+    assert_ptr_equal(map_block_before(addr + UNIT - 1), &block_two);
+    assert_null(map_block_before(addr + UNIT));
+    assert_int_equal(map_block_set(addr + 512, NULL), 0);
+    assert_int_equal(map_block_set(addr + UNIT - 512, NULL), 0);
+    map_segment_remove(addr, 2 * UNIT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_block_before_is_the_nearest_in_its_unit),
         cmocka_unit_test(test_segment_add_covers_exactly_its_range),
         cmocka_unit_test(test_segment_add_across_leaves_covers_both),
         cmocka_unit_test(test_segment_add_of_taken_range_returns_eexist_and_undoes),
