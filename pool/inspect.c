@@ -131,6 +131,7 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
     return rc;
 }
 
+/* The bytes of a list of cached blocks, counted in their segments. */
 static size_t add_up(const struct block *block)
 {
     size_t bytes = 0;
@@ -142,12 +143,27 @@ static size_t add_up(const struct block *block)
     return bytes;
 }
 
-static size_t cached_add_up(const struct magazine *magazine)
+/* The bytes of segments that have no other blocks than those counted, each once; the count ends. */
+static size_t add_up_idle(const struct block *block)
 {
-    size_t bytes = add_up(magazine->strays);
+    size_t bytes = 0;
+
+    for (; block; block = block->link) {
+        struct segment *segment = block->segment;
+
+        bytes += segment->cached && segment->cached == segment->used ? segment->size : 0;
+        segment->cached = 0;
+    }
+    return bytes;
+}
+
+/* The sum over all lists of cached blocks. */
+static size_t cached_sum(const struct magazine *magazine, size_t (*add)(const struct block *block))
+{
+    size_t bytes = add(magazine->strays);
 
     for (unsigned int list = 0; list < LISTS; list++)
-        bytes += add_up(magazine->cached[list]);
+        bytes += add(magazine->cached[list]);
     return bytes;
 }
 
@@ -168,14 +184,11 @@ static size_t cached_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_l
     }
     idle = idle_bytes(pool);
     for (unsigned int i = 0; i < count && all; i++)
-        cached += cached_add_up(&pool->magazines[i]);
+        cached += cached_sum(&pool->magazines[i], add_up);
     *ret_live = all ? live_bytes(pool) - cached : (size_t)handed_now(pool) + deferred_bytes(pool);
     *ret_most = handed_most(pool); /* under the locks: threads that free now would make it less than live */
-    for (struct segment *segment = all ? pool->segments : NULL; segment; segment = segment->next) {
-        if (segment->cached && segment->cached == segment->used)
-            idle += segment->size;
-        segment->cached = 0;
-    }
+    for (unsigned int i = 0; i < count && all; i++)
+        idle += cached_sum(&pool->magazines[i], add_up_idle);
     for (unsigned int i = 0; i < count; i++) {
         if (taken[i])
             lock_give(&pool->magazines[i].lock);

@@ -10,6 +10,8 @@ MUTANTS = [
     # --- virtual memory that is kept ---
     Mutant("the block before an address does not begin at it", ["map", "pool"], [
         ("(addr / POOL_GRANULE) % SLOTS + 1; slots && i > 0", "(addr / POOL_GRANULE) % SLOTS; slots && i > 0")]),
+    Mutant("statistics count an idle segment for each of its cached blocks", ["survey", "life"], [
+        ("segment->size : 0; segment->cached = 0;", "segment->size : 0;")]),
     Mutant("virtual memory: a buffer of another alignment is handed out", ["vmm_cache"], [
         ("(key ? key_equal(&b->key, key) : b->align == align)) break; return b; } bool vmm_cache_reserve", "(key ? key_equal(&b->key, key) : 1)) break; return b; } bool vmm_cache_reserve")]),
     Mutant("virtual memory: memory of other properties is handed out", ["vmm_cache"], [
