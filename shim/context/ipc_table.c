@@ -398,9 +398,13 @@ bool ipc_table_close(struct ipc_holder *holder, const struct ipc_name *name)
 
 void ipc_table_end(struct ipc_holder *holder)
 {
+    struct ipc_hold *hold, *next;
+
     pthread_mutex_lock(&table.lock);
-    while (holder->first)
-        hold_less(holder->first, holder->first->count);
+    for (hold = holder->first; hold; hold = next) {
+        next = hold->next;
+        hold_less(hold, hold->count);
+    }
     pthread_mutex_unlock(&table.lock);
 }
 
