@@ -443,7 +443,8 @@ static void drain(const struct context *context, uint64_t *limit)
     }
 }
 
-void order_drain(CUcontext handle)
+/* As drain, in the context with this handle; NULL: in any context. */
+static void order_drain(CUcontext handle)
 {
     struct context *context = context_find(handle);
     uint64_t limit = 0; /* shared by all slots that wait on the host */

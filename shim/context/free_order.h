@@ -33,10 +33,6 @@ CUresult order_wait(struct context *context);
 /* Before a capture begins on stream: close the gate (capture_close), and wait for calls in flight. */
 CUcontext order_capture_begin(CUstream stream);
 
-/* Wait until no call that orders frees is in flight in the context with this handle (NULL: in any context); a second at
- * most for calls that wait on the host, which disturb no capture. */
-void order_drain(CUcontext handle);
-
 /* True for errors that a context never recovers from: natively every later call returns them. */
 bool order_is_sticky(CUresult result);
 /* A call in the context has returned this result. After a sticky error, requests go to the driver, which returns its

@@ -46,7 +46,8 @@ static _Atomic(uint64_t) verdicts[ENTRIES];
 static _Atomic(uint64_t) generation; /* in the bits that it has in an entry */
 static atomic_uint unloading;        /* calls of dlclose under way, during which nothing is cached */
 
-enum caller caller_of_name(const char *path)
+/* The class of an object by its file name. */
+static enum caller caller_of_name(const char *path)
 {
     const char *name = strrchr(path, '/');
 

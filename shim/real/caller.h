@@ -33,9 +33,6 @@ static inline bool caller_is_outside(enum caller caller)
 void caller_unload_begin(void);
 void caller_unload_end(void);
 
-/* The class of an object by its file name; for tests. */
-enum caller caller_of_name(const char *path);
-
 /* Write an address for people: object, and the address in its file, as addr2line takes it; before glibc 2.35 also the
  * function, under the loader's lock. */
 void caller_name(const void *address, char *buf, size_t len);
