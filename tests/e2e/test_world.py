@@ -148,6 +148,15 @@ class Sandbox(World):
         self.assertEqual((trace.total("allocs"), trace.header["exe"], trace.header["rank"], done.err), (400, "app_shared", 5, ""))
         self.assert_fine(trace.path)
 
+    def test_a_program_that_clears_its_environment(self) -> None:
+        """As daemons do. What it was started with holds: it may be what keeps the pool out of the way."""
+        for kind in ("13", "static"):
+            commands = ["clearenv", load("A", kind), "churn:A:50:300000", "count:cuMemAlloc"]
+            self.same(*commands, CUPOOL_ENABLE="0")
+            done = self.go(WORLD, *commands, CUPOOL_FREE="strict", CUPOOL_TRACE_FILE="mine.jsonl")
+            header = self.one_trace(done).header
+            self.assertEqual((done.files, header["settings"]["CUPOOL_FREE"]), (["mine.jsonl"], "strict"))
+
     @unittest.skipIf("thread" in SANITIZE, "the sanitizer has a thread of its own")
     def test_no_proc_and_the_last_thread_ends_the_process(self) -> None:
         """Where nobody can say how many threads are left, the library's must not be those that remain."""
