@@ -22,6 +22,7 @@
 
 #include "base/conf.h"
 #include "base/log.h"
+#include "base/own_thread.h"
 #include "base/process.h"
 #include "clock.h"
 #include "context/device.h"
@@ -217,25 +218,19 @@ static void stop(void)
 bool background_start(void)
 {
     int now = atomic_load_explicit(&background.state, memory_order_relaxed), rc;
-    sigset_t all;
 
     if (now || !atomic_compare_exchange_strong(&background.state, &now, 1))
         return now == 1 || now == 2;
     for (const struct background_job *job = background_jobs; job->tick; job++)
         if (job->start)
             job->start();
-    /* The program's signals must be delivered to its own threads. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &background.signals);
-    rc = pthread_create(&background.thread, NULL, run, NULL);
-    pthread_sigmask(SIG_SETMASK, &background.signals, NULL);
+    rc = own_thread_start("cupool-decay", run, &background.thread, &background.signals);
     if (rc) {
         atomic_store(&background.state, 3);
         jobs_end(); /* another thread may have begun */
         log_write(LOG_INFO, "no thread to be had (error %d): idle memory is kept until the driver refuses some", rc);
         return false;
     }
-    pthread_setname_np(background.thread, "cupool-decay");
     atomic_store(&background.state, 2);
     atexit(stop);
     return true;
