@@ -64,6 +64,10 @@ MUTANTS = [
          "return type == CU_MEM_ALLOCATION_TYPE_MANAGED || location->type;")]),
     Mutant("auto: a fill of the device's own memory before the first request makes it strict", ["auto_shared static auto"], [
         ("known = driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;", "known = false;")]),
+    Mutant("memory is freed on a default stream without a context", ["contexts static preloaded / fresh_thread_free_async"], [
+        ("!memory_has_context()) return SERVE_FORWARD;", "false) return SERVE_FORWARD;")]),
+    Mutant("a thread without a context gets an IPC handle", ["contexts static preloaded / fresh_thread_free_async"], [
+        ("!memory_has_context()) return real_next(cuIpcGetMemHandle)", "false) return real_next(cuIpcGetMemHandle)")]),
     Mutant("a green context that has gone stays exempt", ["contexts static preloaded"], [
         ("context = leaving(handle); return after_leaving(context, real_next(cuGreenCtxDestroy)(green));",
          "context = NULL; return after_leaving(context, real_next(cuGreenCtxDestroy)(green));")]),
