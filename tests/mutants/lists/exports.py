@@ -27,7 +27,7 @@ MUTANTS = [
         ("if (device == CUPOOL_ALL_DEVICES && host_memory_pool())", "if (0)")]),
     # --- captures ---
     Mutant("cudaFreeAsync in the capture of its stream succeeds", ["faults / Faults.test_without_faults"], [
-        ("return SERVE_INVALID; return serve_free_later(addr, stream);", "; return serve_free_later(addr, stream);")]),
+        ("if (ours && capture_active_on(stream)) return SERVE_INVALID;", "")]),
 
     # --- errors ---
     Mutant("the last error is lost", ["free_errors shared preloaded / interior", "free_errors shared preloaded / twice"], [
