@@ -404,10 +404,12 @@ static void copies(void)
 /* Pinned memory, of which the pool may not hold all; or as large as what CUPOOL_HOST_POPULATE maps. */
 static void pinned(void)
 {
-    const int unit = getenv("CUPOOL_HOST_POPULATE") ? 128 : 3;
+    /* Of the large ones no more than it takes: their pages cost more than all else here. */
+    static const int large[] = {128, 256, 260, 264};
+    const bool populated = getenv("CUPOOL_HOST_POPULATE");
 
-    for (int i = 0; i < (unit > 3 ? 6 : 2 * ROUNDS); i++) {
-        const size_t size = (size_t)(1 + i % 4) * (size_t)unit * MIB;
+    for (int i = 0; i < (populated ? 4 : 2 * ROUNDS); i++) {
+        const size_t size = (size_t)(populated ? large[i] : 3 * (1 + i % 4)) * MIB;
         void *p = NULL;
 
         if (i % 2)
