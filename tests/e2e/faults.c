@@ -401,15 +401,13 @@ static void copies(void)
     TRY("cuStreamDestroy_v2", cuStreamDestroy(stream));
 }
 
-/* Pinned memory, of which the pool may not hold all; or as large as what CUPOOL_HOST_POPULATE maps. */
+/* Pinned memory, of which the pool may not hold all; or just as large as what CUPOOL_HOST_POPULATE maps. */
 static void pinned(void)
 {
-    /* Of the large ones no more than it takes: their pages cost more than all else here. */
-    static const int large[] = {128, 256, 260, 264};
     const bool populated = getenv("CUPOOL_HOST_POPULATE");
 
     for (int i = 0; i < (populated ? 4 : 2 * ROUNDS); i++) {
-        const size_t size = (size_t)(populated ? large[i] : 3 * (1 + i % 4)) * MIB;
+        const size_t size = (size_t)(!populated ? 3 * (1 + i % 4) : i ? 252 + 4 * i : 128) * MIB;
         void *p = NULL;
 
         if (i % 2)
