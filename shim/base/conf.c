@@ -2,7 +2,7 @@
 /*
  * conf.c - see conf.h.
  *
- * Locking: the once; settings are written in it and never again.
+ * Locking: the two onces; settings are written in them and never again.
  */
 #include "base/conf.h"
 
@@ -21,28 +21,50 @@ const struct conf_row conf_rows[] = {
 const unsigned int conf_count = sizeof(conf_rows) / sizeof(conf_rows[0]);
 
 static struct {
-    pthread_once_t once;
+    pthread_once_t kept, once;
     atomic_bool loaded; /* set when once is done; cheaper to read */
     union {
         struct conf conf;
         struct conf_value values[sizeof(struct conf) / sizeof(struct conf_value)];
     } u;
-} settings = {.once = PTHREAD_ONCE_INIT};
+} settings = {.kept = PTHREAD_ONCE_INIT, .once = PTHREAD_ONCE_INIT};
+
+/* Keep what the environment has at the program's start, in the place of the values: a daemon that clears its
+ * environment, or writes its name over it, must not lose what it was started with. */
+static void settings_keep(void)
+{
+    for (unsigned int i = 0; i < conf_count; i++) {
+        struct conf_value *value = &settings.u.values[i];
+        const char *text = secure_getenv(conf_rows[i].name);
+
+        value->from_env = text && strlen(text) < sizeof(value->text);
+        if (value->from_env)
+            memcpy(value->text, text, strlen(text) + 1);
+    }
+}
+
+__attribute__((constructor)) static void started(void)
+{
+    pthread_once(&settings.kept, settings_keep);
+}
 
 static void settings_load(void)
 {
+    pthread_once(&settings.kept, settings_keep);
     for (unsigned int i = 0; i < conf_count; i++) {
         const struct conf_row *row = &conf_rows[i];
         struct conf_value *value = &settings.u.values[i];
         const char *text = secure_getenv(row->name);
 
+        if (!text && value->from_env)
+            text = value->text;
         value->from_env = text != NULL;
         value->invalid = text && conf_parse(row, text, &value->number) != 0;
         if (!text || value->invalid) {
             text = row->def;
             conf_parse(row, text, &value->number);
         }
-        memcpy(value->text, text, strlen(text) + 1);
+        memmove(value->text, text, strlen(text) + 1);
     }
     /* The environment must not configure a set-uid program, nor make it leave files in its folder. */
     if (getauxval(AT_SECURE))

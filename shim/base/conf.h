@@ -37,7 +37,8 @@ struct conf {
 extern const struct conf_row conf_rows[];
 extern const unsigned int conf_count;
 
-/* The settings; the first call reads the environment. */
+/* The settings; the first call reads the environment, and takes what the program was started with for a setting that it
+ * has removed since. */
 const struct conf *conf_get(void);
 
 /* The value of row i, in the order of conf_rows. */

@@ -8,6 +8,7 @@
 #include "context/lifetime.h"
 #include "context/strict.h"
 #include "exports/export.h"
+#include "exports/memory.h"
 #include "real/real.h"
 #include "serve/ipc_handles.h"
 #include "serve/serve.h"
@@ -16,6 +17,8 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 {
     CUresult result;
 
+    if (!process_is_passive() && !memory_has_context())
+        return real_next(cuIpcGetMemHandle)(handle, ptr);
     switch (handle ? serve_ipc_get(ptr, CALLER, handle) : SERVE_IPC_DRIVER) {
     case SERVE_IPC_TICKET:
         return CUDA_SUCCESS;

@@ -8,6 +8,7 @@
 #include "context/capture_gate.h"
 #include "context/vmm_kept.h"
 #include "pool.h"
+#include "real/real.h"
 
 /* So often is a query made at most: other threads may release memory all the time. */
 #define QUERIES_MAX 8
@@ -22,10 +23,23 @@ void memory_add_idle(size_t *free, const size_t *total)
         *free = *free + idle > most ? most : *free + idle;
 }
 
+bool memory_has_context(void)
+{
+    const struct real_driver *driver = real_driver_get();
+    CUdevice device;
+
+    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;
+}
+
 enum serve_verdict memory_free_async(uint64_t addr, CUstream stream)
 {
-    if (pool_of(addr) && !process_is_passive() && capture_active_on(stream))
+    const bool ours = pool_of(addr) && !process_is_passive();
+
+    if (ours && capture_active_on(stream))
         return SERVE_INVALID;
+    if (ours && process_hooks_driver() && (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) &&
+        !memory_has_context())
+        return SERVE_FORWARD;
     return serve_free_later(addr, stream);
 }
 

@@ -9,10 +9,16 @@
 #ifndef CUPOOL_SHIM_EXPORTS_MEMORY_H
 #define CUPOOL_SHIM_EXPORTS_MEMORY_H
 
+#include <stdbool.h>
+
 #include "serve/serve.h"
 
+/* True if a context that lives is current, without which the driver refuses most calls, whatever the address. */
+bool memory_has_context(void);
+
 /* Free the memory at addr when stream gets there. While its stream captures, cudaFreeAsync natively accepts only memory
- * of the graph and fails for any other address. */
+ * of the graph and fails for any other address. A default stream is none without a context: the driver then refuses the
+ * call, and the runtime first makes a context current and calls the driver's function. */
 enum serve_verdict memory_free_async(uint64_t addr, CUstream stream);
 
 /*

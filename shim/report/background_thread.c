@@ -22,6 +22,7 @@
 
 #include "base/conf.h"
 #include "base/log.h"
+#include "base/own_thread.h"
 #include "base/process.h"
 #include "clock.h"
 #include "context/device.h"
@@ -65,28 +66,46 @@ static void sleep_ns(unsigned int wakes, uint64_t ns)
     nanosleep(&time, NULL); /* a seccomp filter forbids futex: the thread must not spin */
 }
 
-/* The number of threads of the process if its first thread has ended; 0: that has not ended, or the kernel does not
+/* The program's first thread, as the library was loaded by it. */
+static pthread_t first;
+static bool has_first;
+
+__attribute__((constructor)) static void first_find(void)
+{
+    first = pthread_self();
+    has_first = syscall(SYS_gettid) == getpid();
+}
+
+/* True if the program's first thread has not ended. Without a system call: the kernel clears the thread's number in the
+ * C library's record of it, which is never unmapped. */
+static bool first_lives(void)
+{
+    clockid_t clock;
+
+    return has_first && pthread_getcpuclockid(first, &clock) == 0;
+}
+
+/* The number of threads of the process if its first thread has ended; 0: that has not ended; -1: the kernel does not
  * say. */
 static int threads_after_main(void)
 {
-    const int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+    const bool lives = first_lives();
+    const int fd = lives ? -1 : open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
     char text[512], state = 0;
     const char *name_end;
     ssize_t n;
     int threads;
 
     if (fd < 0)
-        return 0;
+        return lives ? 0 : -1;
     n = read(fd, text, sizeof(text) - 1);
     close(fd);
     text[n > 0 ? n : 0] = '\0';
     name_end = strrchr(text, ')');
-    return name_end &&
-                   sscanf(name_end, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d", &state,
-                          &threads) == 2 &&
-                   state == 'Z'
-               ? threads
-               : 0;
+    if (!name_end || sscanf(name_end, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d", &state,
+                            &threads) != 2)
+        return -1;
+    return state == 'Z' ? threads : 0;
 }
 
 static void jobs_end(void)
@@ -98,15 +117,21 @@ static void jobs_end(void)
 
 /*
  * True if all threads of the program have ended, the first one included. Natively the process ends with the last one,
- * so this thread then becomes the last one, with its original signal mask.
+ * so this thread then becomes the last one, with its original signal mask. It also ends where the first one has ended
+ * and the kernel does not say how many are left (no /proc, no descriptor to be had, a seccomp filter): the process
+ * would never end otherwise.
  */
 static bool is_left_alone(void)
 {
-    if (threads_after_main() != 2 + trace_writes_behind())
+    const int threads = threads_after_main();
+
+    if (threads >= 0 && threads != 2 + trace_writes_behind())
         return false;
     trace_write_end();
     while (threads_after_main() > 2)
         nap_ns(1000000);
+    if (threads < 0)
+        log_write(LOG_INFO, "the first thread has ended, and /proc cannot be read: idle memory is kept from now on");
     pthread_sigmask(SIG_SETMASK, &background.signals, NULL);
     return true;
 }
@@ -193,25 +218,19 @@ static void stop(void)
 bool background_start(void)
 {
     int now = atomic_load_explicit(&background.state, memory_order_relaxed), rc;
-    sigset_t all;
 
     if (now || !atomic_compare_exchange_strong(&background.state, &now, 1))
         return now == 1 || now == 2;
     for (const struct background_job *job = background_jobs; job->tick; job++)
         if (job->start)
             job->start();
-    /* The program's signals must be delivered to its own threads. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &background.signals);
-    rc = pthread_create(&background.thread, NULL, run, NULL);
-    pthread_sigmask(SIG_SETMASK, &background.signals, NULL);
+    rc = own_thread_start("cupool-decay", run, &background.thread, &background.signals);
     if (rc) {
         atomic_store(&background.state, 3);
         jobs_end(); /* another thread may have begun */
         log_write(LOG_INFO, "no thread to be had (error %d): idle memory is kept until the driver refuses some", rc);
         return false;
     }
-    pthread_setname_np(background.thread, "cupool-decay");
     atomic_store(&background.state, 2);
     atexit(stop);
     return true;

@@ -3,11 +3,11 @@
 #include "trace/writer.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <time.h>
 
 #include "base/log.h"
+#include "base/own_thread.h"
 #include "trace/records.h"
 #include "trace/trace_file.h"
 
@@ -42,23 +42,17 @@ static void *writer(void *arg)
 void trace_write_behind(void)
 {
     static atomic_flag started = ATOMIC_FLAG_INIT;
-    sigset_t all, before;
     pthread_t thread;
     int rc;
 
     if (!trace_allocs() || atomic_flag_test_and_set(&started))
         return;
-    /* The program's signals must be delivered to its own threads. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&thread, NULL, writer, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    rc = own_thread_start("cupool-trace", writer, &thread, NULL);
     if (rc) {
         log_write(LOG_INFO, "no thread to be had (error %d): allocation events are written when they are many", rc);
         return;
     }
     atomic_store(&writer_runs, true);
-    pthread_setname_np(thread, "cupool-trace");
     pthread_detach(thread);
 }
 

@@ -211,6 +211,9 @@ BT_UNUSED static int bt_verify(const void *p, size_t n, int byte)
         free(host);
         return BT_FAIL("reading %zu bytes back: %d", n, rc);
     }
+    /* All at once: a sanitizer looks at each access. */
+    if (n && host[0] == (unsigned char)byte && memcmp(host, host + 1, n - 1) == 0)
+        i = n;
     while (i < n && host[i] == (unsigned char)byte)
         i++;
     if (i < n)

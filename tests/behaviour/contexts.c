@@ -284,6 +284,44 @@ static int fresh_thread_driver_free(void)
     return bt_usable(N);
 }
 
+/* Without a context there is no default stream: the driver refuses to free in its order, and the runtime first makes a
+ * context current. The driver makes no handle of a block either. */
+static int thread_free_async_fn(void *arg)
+{
+    void **blocks = arg;
+    CUdeviceptr first = (CUdeviceptr)blocks[0];
+    CUipcMemHandle handle;
+    CUcontext now;
+
+    EXPECT(cuMemFreeAsync(first, NULL), CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT(cuMemFreeAsync(first, CU_STREAM_PER_THREAD), CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT(cuIpcGetMemHandle(&handle, first), CUDA_ERROR_INVALID_CONTEXT);
+    OK(cuMemFreeAsync((CUdeviceptr)blocks[1], blocks[2]));
+    OK(cuCtxGetCurrent(&now));
+    CHECK(!now);
+    OK(cudaFreeAsync(blocks[0], NULL));
+    EXPECT(cudaFreeAsync(blocks[0], cudaStreamPerThread), cudaErrorInvalidValue);
+    LAST(cudaErrorInvalidValue);
+    return 0;
+}
+
+static int fresh_thread_free_async(void)
+{
+    cudaStream_t stream;
+    struct bt_thread t;
+    void *blocks[3];
+
+    OK(cudaMalloc(&blocks[0], N));
+    OK(cudaMalloc(&blocks[1], N));
+    OK(cudaStreamCreate(&stream));
+    blocks[2] = stream;
+    TRY(bt_thread_start(&t, thread_free_async_fn, blocks));
+    TRY(bt_thread_join(&t));
+    OK(cudaDeviceSynchronize());
+    OK(cudaStreamDestroy(stream));
+    return bt_usable(N);
+}
+
 /* The runtime frees in a thread that has done nothing yet. */
 static int fresh_thread_free(void)
 {
@@ -389,6 +427,7 @@ static const struct bt_test tests[] = {BT_TEST(not_initialized),
                                        BT_TEST(green_contexts),
                                        BT_TEST(fresh_thread),
                                        BT_TEST(fresh_thread_free),
+                                       BT_TEST(fresh_thread_free_async),
                                        BT_TEST(fresh_thread_driver_free),
                                        {.name = NULL}};
 

@@ -401,13 +401,13 @@ static void copies(void)
     TRY("cuStreamDestroy_v2", cuStreamDestroy(stream));
 }
 
-/* Pinned memory, of which the pool may not hold all; or as large as what CUPOOL_HOST_POPULATE maps. */
+/* Pinned memory, of which the pool may not hold all; or just as large as what CUPOOL_HOST_POPULATE maps. */
 static void pinned(void)
 {
-    const int unit = getenv("CUPOOL_HOST_POPULATE") ? 128 : 3;
+    const bool populated = getenv("CUPOOL_HOST_POPULATE");
 
-    for (int i = 0; i < (unit > 3 ? 6 : 2 * ROUNDS); i++) {
-        const size_t size = (size_t)(1 + i % 4) * (size_t)unit * MIB;
+    for (int i = 0; i < (populated ? 4 : 2 * ROUNDS); i++) {
+        const size_t size = (size_t)(!populated ? 3 * (1 + i % 4) : i ? 252 + 4 * i : 128) * MIB;
         void *p = NULL;
 
         if (i % 2)

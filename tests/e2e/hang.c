@@ -14,6 +14,8 @@
  *   apart CODE          exit with that code while one device does what never ends; behind blocks of another was written
  *   busy CODE           exit with that code while the device does what never ends, with memory that is not freed
  *   cancelled CODE      as busy, by a cancelled thread, while the main thread waits for it
+ *   stack BYTES         allocate first while threads get such a stack, and wait until freed memory is the driver's,
+ *                       whose calls for that need much more
  *   threads N           allocate and free in so many threads that are there at the same time, and in as many one by one
  *
  * Exit code: 0; 3 for an error of CUDA; 5 for anything else.
@@ -245,6 +247,39 @@ static void refused(const char *path)
         exit(5);
 }
 
+static void deep(void)
+{
+    volatile char stack[300 << 10];
+
+    for (size_t i = 0; i < sizeof(stack); i += 512)
+        stack[i] = 1;
+}
+
+static void small_stack(long bytes)
+{
+    void (*before)(const char *, void (*)(void)) = NULL;
+    unsigned long (*count)(const char *) = NULL, freed;
+    pthread_attr_t usual, small;
+    void *p, *driver;
+
+    pthread_attr_init(&usual);
+    pthread_attr_init(&small);
+    OK(cudaFree(NULL));
+    driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (!driver || !(*(void **)&before = dlsym(driver, "simgpu_before")) ||
+        !(*(void **)&count = dlsym(driver, "simgpu_count")))
+        exit(5);
+    before("cuMemFreeAsync", deep);
+    OK(pthread_attr_setstacksize(&small, (size_t)bytes));
+    OK(pthread_setattr_default_np(&small));
+    OK(cudaMalloc(&p, 3 << 20));
+    OK(pthread_setattr_default_np(&usual));
+    freed = count("cuMemFree");
+    OK(cudaFree(p));
+    while (!count("cuMemFreeAsync") && count("cuMemFree") == freed)
+        usleep(1000);
+}
+
 int main(int argc, char **argv)
 {
     void *p;
@@ -260,6 +295,8 @@ int main(int argc, char **argv)
         waits(atol(argv[2]));
     } else if (strcmp(argv[1], "threads") == 0) {
         in_threads(atol(argv[2]));
+    } else if (strcmp(argv[1], "stack") == 0) {
+        small_stack(atol(argv[2]));
     } else if (strcmp(argv[1], "flagged") == 0) {
         flagged(atol(argv[2]));
     } else if (strcmp(argv[1], "overruns") == 0) {

@@ -124,6 +124,16 @@ class Faults(Case):
                     outcome.problems.append(f"held: {stats['held']} in the counters, {dev.held} in the events")
         return outcome
 
+    plain: "dict[tuple[str, str, str], Outcome]" = {}
+
+    def without_faults(self, scenario: str, env: "dict[str, str]") -> "dict[str, Outcome]":
+        """For each kind. Run once for all tests: which calls a scenario makes, the clock does not change."""
+        for kind in KINDS:
+            key = (kind, scenario, str(env))
+            if key not in self.plain:
+                self.plain[key] = self.outcome(kind, scenario, *FUNCTIONS, **env)
+        return {kind: self.plain[kind, scenario, str(env)] for kind in KINDS}
+
     def assert_fine(self, outcome: Outcome) -> None:  # type: ignore[override]
         self.assertEqual(outcome.strange, [])
         self.assertEqual(outcome.problems, [])
@@ -177,7 +187,7 @@ class Faults(Case):
         for scenario, env in SCENARIOS:
             for kind in KINDS:
                 with self.subTest(scenario, kind=kind, **env):
-                    outcome = self.outcome(kind, scenario, *FUNCTIONS, **env)
+                    outcome = self.without_faults(scenario, env)[kind]
                     self.assert_fine(outcome)
                     self.assertEqual((outcome.errors, outcome.lost, outcome.live, outcome.shown), ([], 0, 0, outcome.before))
 
@@ -186,7 +196,7 @@ class Faults(Case):
         reached: "set[tuple[str, str]]" = set()  # scenario, function
         with ThreadPoolExecutor(2) as workers:  # most of a run is waiting
             for scenario, env in SCENARIOS:
-                plain = {kind: self.outcome(kind, scenario, *FUNCTIONS, **env) for kind in KINDS}
+                plain = self.without_faults(scenario, env)
                 for i, function in enumerate(f for f in self.table if f in functions_of(scenario, env)):
                     # With other settings, one in three of those that have had their turn.
                     turn = (scenario, function) in reached
@@ -213,7 +223,7 @@ class Faults(Case):
         done: "set[str]" = set()
         with ThreadPoolExecutor(2) as workers:
             for scenario, env in SCENARIOS:
-                plain = {kind: self.outcome(kind, scenario, *FUNCTIONS, **env) for kind in KINDS}
+                plain = self.without_faults(scenario, env)
                 for i, function in enumerate(f for f in self.table if f in functions_of(scenario, env)):
                     for j in (0, 1, 6):
                         kind, code = KINDS[(i + j // 2) % 2], CODES[(i + j) % len(CODES)]

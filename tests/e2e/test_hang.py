@@ -105,6 +105,11 @@ class Hang(Case):
         self.assertTrue([e for e in self.one_trace(done).of("frame") if e["at"].startswith("loaded_waits.so+0x")])
 
 
+    def test_a_small_default_stack(self) -> None:
+        """The program's threads need little of it; the driver's calls that the library's thread makes may need more."""
+        self.go(HANG, "stack", "65536", CUPOOL_DECAY="1")
+
+
 class Theirs(Case):
     def test_a_library_that_is_exempt_gets_what_the_pool_holds(self) -> None:
         for name in ("libmpi_x.so", "libnccl.so.2", "libother.so"):
@@ -119,6 +124,7 @@ class Native(Case):
         self.go(HANG, "waits", "0", preload=None)
         self.go(HANG, "frees", "1000", preload=None)
         self.go(HANG, "threads", "10", preload=None)
+        self.go(HANG, "stack", "65536", preload=None)
         self.go(HANG, "flagged", "2", preload=None)
         for how in ("busy", "cancelled"):
             self.go(HANG, how, "6", rc=6, preload=None)

@@ -11,7 +11,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from e2e import BIN, HEADERS, LIB, MIB, SIM, SOURCE, TIMEOUT, Case, Done, Trace, Word, app, need, not_with_coverage
+from e2e import BIN, HEADERS, LIB, MIB, SANITIZE, SIM, SOURCE, TIMEOUT, Case, Done, Trace, Word, app, need, not_with_coverage
 from worlds import CHURN, WORLD, World, counted, load
 
 
@@ -147,6 +147,24 @@ class Sandbox(World):
         trace = self.one_trace(done)
         self.assertEqual((trace.total("allocs"), trace.header["exe"], trace.header["rank"], done.err), (400, "app_shared", 5, ""))
         self.assert_fine(trace.path)
+
+    def test_a_program_that_clears_its_environment(self) -> None:
+        """As daemons do. What it was started with holds: it may be what keeps the pool out of the way."""
+        for kind in ("13", "static"):
+            commands = ["clearenv", load("A", kind), "churn:A:50:300000", "count:cuMemAlloc"]
+            self.same(*commands, CUPOOL_ENABLE="0")
+            done = self.go(WORLD, *commands, CUPOOL_FREE="strict", CUPOOL_TRACE_FILE="mine.jsonl")
+            header = self.one_trace(done).header
+            self.assertEqual((done.files, header["settings"]["CUPOOL_FREE"]), (["mine.jsonl"], "strict"))
+
+    @unittest.skipIf("thread" in SANITIZE, "the sanitizer has a thread of its own")
+    def test_no_proc_and_the_last_thread_ends_the_process(self) -> None:
+        """Where nobody can say how many threads are left, the library's must not be those that remain."""
+        for threads, events in (("0", "segment"), ("3", "segment,alloc")):
+            done = self.go(*self.namespace("mount -t tmpfs none /proc"), BIN / "ends", "threads", threads, preload=None,
+                           CUPOOL_TRACE_EVENTS=events)
+            self.assertEqual((done.out, done.err), ("freed at exit: 0\n", ""))
+            self.assertTrue(self.one_trace(done).ended)
 
     def test_set_uid_programs_are_left_alone(self) -> None:
         """Loaded by /etc/ld.so.preload, that is by root; the environment is the caller's, and must not make it write anywhere."""

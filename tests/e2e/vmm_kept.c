@@ -64,7 +64,8 @@ void give(const struct buffer *b)
 /* No call that unmaps waits for the device, so whoever uses memory does. */
 void fill(const struct buffer *b, unsigned char byte)
 {
-    OK(cuMemsetD8(b->at, byte, b->size));
+    OK(cuMemsetD8(b->at, byte, PART));
+    OK(cuMemsetD8(b->at + b->size - PART, byte, PART));
     OK(cuStreamSynchronize(NULL));
 }
 

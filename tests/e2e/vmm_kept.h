@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define UNIT      ((size_t)2 << 20)
+#define PART      ((size_t)4096) /* of a buffer's beginning and end that is written: its first and last byte are read */
 #define FAIL(...) (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), _exit(1))
 #define OK(call)                                                                                                       \
     do {                                                                                                               \

@@ -13,6 +13,7 @@
  *   huge:X    a request that no GPU can serve                  last:X  print and clear the last error
  *   reset:X                                                    count:NAME  the stand-in's count of a driver function
  *   write:FILE     open FILE, print its descriptor, write a line
+ *   clearenv  from here on the environment is empty
  *   seccomp   from here on no file is opened, no socket, thread or process made: each fails with EPERM
  *   as:BYTES  leave so much address space                      stack:BYTES  the rest in a thread with such a stack
  *
@@ -311,6 +312,8 @@ static void command(char **field)
         count(field[1]);
     } else if (IS("write")) {
         file_write(field[1]);
+    } else if (IS("clearenv")) {
+        clearenv();
     } else if (IS("seccomp")) {
         confine();
     } else if (IS("as")) {

@@ -97,10 +97,13 @@ class Recipes(unittest.TestCase):
         for word in ("version", "depends_on", "conflicts", "license", "run_after", "on_package_attributes"):
             setattr(words, word, note(word) if word not in ("run_after", "on_package_attributes") else lambda *_, **__: lambda function: function)
         setattr(words, "Executable", object)
+        # From Spack 1.0 on MesonPackage is none of spack.package's words.
         bases = types.ModuleType("spack_repo.builtin.build_systems.meson")
         setattr(bases, "MesonPackage", type("MesonPackage", (), {}))
         path = self.made("spack")
-        self.assertEqual((path.parents[2] / "repo.yaml").read_text().split("\n")[0], "repo:")
+        repository = self.tmp / "spack/spack_repo/cupool"  # Spack refuses a repository that is in no folder spack_repo/
+        self.assertEqual(path, repository / "packages/cupool/package.py")
+        self.assertTrue((repository / "repo.yaml").read_text().startswith("repo:\n  namespace: cupool\n  api: v2.0\n"))
         parents = ("spack", "spack_repo", "spack_repo.builtin", "spack_repo.builtin.build_systems")
         stand_ins = {**{name: types.ModuleType(name) for name in parents}, "spack.package": words, bases.__name__: bases}
         with unittest.mock.patch.dict(sys.modules, stand_ins):

@@ -33,6 +33,10 @@ MUTANTS = [
     # --- settings and the trace ---
     Mutant("CUPOOL_ENABLE=0 is ignored", ["settings"], [
         ("(now == PROCESS_NEW && !conf_get()->enable.number)", "false")]),
+    Mutant("a program that clears its environment loses its settings", ["world / Sandbox.test_a_program_that_clears"], [
+        ("if (!text && value->from_env) text = value->text;", "")]),
+    Mutant("the library's threads have the program's default stack", ["hang / Hang.test_a_small_default_stack"], [
+        ("if (stack < STACK_MIN)", "if (0)")]),
     Mutant("CUPOOL_HOOK=runtime is ignored", ["catch"], [
         ("return conf->enable.number && conf->hook.number == HOOK_AUTO;", "return conf->enable.number;")]),
     Mutant("sizes are thousands", ["shim_settings"], [

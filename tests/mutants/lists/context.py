@@ -44,8 +44,8 @@ MUTANTS = [
     Mutant("virtual memory: a refused request does not wait for what is going back", ["vmm_kept / Kept.test_a_request_waits_for_what_is_going_back"], [
         ("vmm_cache_wait(cache); return bytes;", "return bytes;")]),
     Mutant("virtual memory: our hooks wait for a buffer that their own thread gives back", ["vmm_kept / Kept.test_a_library_asks_from_within_the_driver"], [
-        ("process_bypass_begin(); \\ if (driver->cuThreadExchange", "\\ if (driver->cuThreadExchange"),
-        ("process_bypass_end(); \\ ns = now_ns() - start;", "\\ ns = now_ns() - start;")]),
+        ("process_bypass_begin(); \\ if (driver->cuThreadExchange", "if (driver->cuThreadExchange"),
+        ("process_bypass_end(); \\ ns = now_ns() - start;", "ns = now_ns() - start;")]),
     Mutant("virtual memory: a host function loses it", ["vmm_kept / Kept.test_a_host_function"], [
         ("return cache && is_answered() ? cache : NULL;", "return cache;")]),
     Mutant("virtual memory: other processes do not get it", ["vmm_kept / Neighbours"], [

@@ -27,7 +27,7 @@ MUTANTS = [
         ("if (device == CUPOOL_ALL_DEVICES && host_memory_pool())", "if (0)")]),
     # --- captures ---
     Mutant("cudaFreeAsync in the capture of its stream succeeds", ["faults / Faults.test_without_faults"], [
-        ("return SERVE_INVALID; return serve_free_later(addr, stream);", "; return serve_free_later(addr, stream);")]),
+        ("if (ours && capture_active_on(stream)) return SERVE_INVALID;", "")]),
 
     # --- errors ---
     Mutant("the last error is lost", ["free_errors shared preloaded / interior", "free_errors shared preloaded / twice"], [
@@ -64,6 +64,10 @@ MUTANTS = [
          "return type == CU_MEM_ALLOCATION_TYPE_MANAGED || location->type;")]),
     Mutant("auto: a fill of the device's own memory before the first request makes it strict", ["auto_shared static auto"], [
         ("known = driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;", "known = false;")]),
+    Mutant("memory is freed on a default stream without a context", ["contexts static preloaded / fresh_thread_free_async"], [
+        ("!memory_has_context()) return SERVE_FORWARD;", "false) return SERVE_FORWARD;")]),
+    Mutant("a thread without a context gets an IPC handle", ["contexts static preloaded / fresh_thread_free_async"], [
+        ("!memory_has_context()) return real_next(cuIpcGetMemHandle)", "false) return real_next(cuIpcGetMemHandle)")]),
     Mutant("a green context that has gone stays exempt", ["contexts static preloaded"], [
         ("context = leaving(handle); return after_leaving(context, real_next(cuGreenCtxDestroy)(green));",
          "context = NULL; return after_leaving(context, real_next(cuGreenCtxDestroy)(green));")]),

@@ -89,6 +89,9 @@ MUTANTS = [
     # --- that no test had noticed once ---
     Mutant("the clock outlives the program's threads", ["ends / Ends.test_the_last_thread"], [
         ("if (is_left_alone()) { jobs_end(); break; }", "")]),
+    Mutant("without /proc the clock outlives the program's threads", [
+        "world / Sandbox.test_no_proc_and_the_last_thread_ends_the_process"], [
+        ("if (threads >= 0 && threads != 2", "if (threads != 2")]),
     Mutant("the trace's writer outlives the program's threads", ["ends / Ends.test_the_last_thread"], [
         ("trace_write_end();", "")]),
     Mutant("exit handlers of the last thread are passed through", ["ends / Ends.test_the_last_thread"], [

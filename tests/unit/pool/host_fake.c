@@ -22,6 +22,20 @@ struct mark {
     uint32_t id;       /* of its owner while it is live, else 0 */
 };
 
+/*
+ * The driver's memory, in units of HOST_SLAB. It stays mapped when it goes back, because a fresh page costs more than
+ * all that these tests do with it. program_alloc looks whether what it gets has gone back.
+ */
+#define CARD_UNITS 8192u
+#define TAKEN      UINT32_MAX
+
+static struct card {
+    pthread_mutex_t lock; /* of the members below, but see card_has */
+    uint64_t base;
+    uint64_t used;                      /* units from here on were never given */
+    _Atomic uint32_t units[CARD_UNITS]; /* where memory begins: how many; within it: TAKEN; 0: free */
+} card = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
 void host_fake_fault(struct host_fake *fake, const char *what)
 {
     const char *none = NULL;
@@ -64,19 +78,80 @@ static int enter(struct host_fake *fake, enum host_call call)
     return fake->fail_at == n && fake->fail_call == call ? fake->fail_rc : 0;
 }
 
-static uint64_t page_of(uint64_t addr)
+static void card_map(void)
 {
-    return addr / HOST_PAGE * HOST_PAGE;
+    const size_t room = (CARD_UNITS + 1) * HOST_SLAB;
+    char *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (p == MAP_FAILED)
+        abort();
+    card.base = ((uint64_t)(uintptr_t)p + HOST_SLAB - 1) / HOST_SLAB * HOST_SLAB;
+}
+
+/* New memory has no marks. */
+static void wipe(uint64_t addr, size_t size)
+{
+    static const struct mark none;
+
+    for (uint64_t at = addr; at < addr + size; at += HOST_GRANULE)
+        if (memcmp((const void *)(uintptr_t)at, &none, sizeof(none)))
+            *(struct mark *)(uintptr_t)at = none;
+}
+
+/* The first place with as many free units in a row. */
+static uint64_t card_take(size_t size, size_t offset)
+{
+    const uint32_t units = (uint32_t)((size + offset + HOST_SLAB - 1) / HOST_SLAB) + 1; /* nothing borders on it */
+    uint32_t free = 0, at = 0;
+    uint64_t addr;
+
+    pthread_mutex_lock(&card.lock);
+    if (!card.base)
+        card_map();
+    for (; at < CARD_UNITS && free < units; at++)
+        free = card.units[at] ? 0 : free + 1;
+    if (free < units)
+        abort();
+    at -= units;
+    for (uint32_t i = 0; i < units; i++)
+        card.units[at + i] = i ? TAKEN : units;
+    addr = card.base + at * HOST_SLAB + offset;
+    if (at < card.used)
+        wipe(addr, size);
+    card.used = at + units > card.used ? at + units : card.used;
+    pthread_mutex_unlock(&card.lock);
+    return addr;
+}
+
+/* False: it is not what was taken. */
+static bool card_give(uint64_t addr, size_t size)
+{
+    const uint64_t at = (addr - card.base) / HOST_SLAB;
+    const uint64_t units = (addr - card.base + size + HOST_SLAB - 1) / HOST_SLAB - at + 1;
+    bool taken;
+
+    pthread_mutex_lock(&card.lock);
+    taken = at < CARD_UNITS && card.units[at] == units;
+    for (uint64_t i = 0; taken && i < units; i++)
+        card.units[at + i] = 0;
+    pthread_mutex_unlock(&card.lock);
+    return taken;
+}
+
+/* Without the lock, which would order what the pool has to order. */
+static bool card_has(uint64_t addr, size_t size)
+{
+    for (uint64_t at = (addr - card.base) / HOST_SLAB; at <= (addr - card.base + size - 1) / HOST_SLAB; at++)
+        if (at >= CARD_UNITS || !atomic_load_explicit(&card.units[at], memory_order_relaxed))
+            return false;
+    return true;
 }
 
 static int fake_alloc(void *arg, const struct host_key *key, size_t size, uint64_t *ret_addr)
 {
     struct host_fake *fake = arg;
     const int rc = enter(fake, HOST_CALL_ALLOC);
-    const size_t room = page_of(size + HOST_PAGE - 1) + 2 * HOST_SLAB;
     void (*meanwhile)(void) = fake->meanwhile;
-    uint64_t addr, end;
-    char *p;
 
     if (rc)
         return rc;
@@ -92,24 +167,16 @@ static int fake_alloc(void *arg, const struct host_key *key, size_t size, uint64
         *ret_addr = fake->again;
         return 0;
     }
-    p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED)
-        abort();
-    addr = ((uint64_t)(uintptr_t)p + HOST_SLAB - 1) / HOST_SLAB * HOST_SLAB + fake->offset;
-    if (page_of(addr) > (uint64_t)(uintptr_t)p)
-        munmap(p, page_of(addr) - (uint64_t)(uintptr_t)p);
-    end = page_of(addr + size + HOST_PAGE - 1);
-    munmap((void *)(uintptr_t)end, (uint64_t)(uintptr_t)p + room - end);
+    *ret_addr = card_take(size, fake->offset);
     atomic_fetch_add(&fake->held, size);
     atomic_fetch_add(&fake->unreported, size);
-    *ret_addr = addr;
     return 0;
 }
 
 static void unmap(struct host_fake *fake, uint64_t addr, size_t size)
 {
-    if (munmap((void *)(uintptr_t)page_of(addr), addr + size - page_of(addr)))
-        abort();
+    if (!card_give(addr, size))
+        host_fake_fault(fake, "memory went back that the driver has not given");
     atomic_fetch_sub(&fake->held, size);
 }
 
@@ -263,6 +330,8 @@ int program_alloc(struct host_fake *fake, const struct host_key *key, size_t siz
 
     if (rc)
         return rc;
+    if (!card_has(*ret_addr, size))
+        host_fake_fault(fake, "memory was handed out that the driver has");
     for (uint64_t at = *ret_addr; at < *ret_addr + size; at += HOST_GRANULE) {
         struct mark *mark = (struct mark *)(uintptr_t)at;
 
