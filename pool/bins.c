@@ -6,11 +6,8 @@
  */
 #include "bins.h"
 
-/* An idle segment is broken only for requests of at least a BREAK_RATIO-th of it, and, if it is larger than a
- * segment for two, only if that takes no more than a BREAK_PART-th of the room: breaking it saves a driver call,
- * but no memory. */
+/* An idle segment is broken only for requests of at least a BREAK_RATIO-th of it. */
 #define BREAK_RATIO 8u
-#define BREAK_PART  16u
 
 /* The number of blocks of one bin that a search examines, unless it must miss none. */
 #define SCAN 8
@@ -46,8 +43,6 @@ static bool may_serve(const struct block *block, size_t size, size_t room, bool 
         return all || segment_exposes(segment, size) <= room;
     if (size < POOL_SEGMENT_UNIT)
         return false;
-    if (segment->size > segment_size_for_two(size))
-        room /= BREAK_PART;
     return block->size - size < POOL_SEGMENT_UNIT ||
            (block->size / BREAK_RATIO <= size && segment_exposes(segment, size) <= room);
 }

@@ -21,6 +21,10 @@
  * more than the bytes that may be idle anyway. */
 #define TOLERANCE_PART 4
 
+/* The number of idle segments, those idle longest, among which one to give back is chosen: all locks are held
+ * meanwhile. */
+#define LOOKED_AT 512u
+
 /* The part of the deferred-free budget that is lost each time the pool grows and gives other segments back. */
 #define BUDGET_NARROW 2
 
@@ -85,33 +89,41 @@ static bool is_tolerated(const struct allowance *may, size_t held, const struct 
     return held - may->max < segment->size / TOLERANCE_PART && held - may->max <= may->excess && held <= may->bound;
 }
 
+/* In how many of segments' becoming idle the segment will be used again, if it stays idle as long as last time. If it
+ * has been idle longer than that, its use has changed: as long again as it is late. */
+static uint64_t time_to_use(const struct pool *pool, const struct segment *segment)
+{
+    const uint64_t idle = pool->idle_count - segment->listed;
+
+    return idle > segment->idle_for ? idle - segment->idle_for : segment->idle_for - idle;
+}
+
 /*
- * Those idle longest go first. In a program that repeats its steps they are the ones that it requests next. So where
- * several would go, the smallest one that suffices goes in their place if it is no larger than they are together.
+ * The segment that goes first: the one whose bytes are not needed for longest, bytes and time multiplied. Where a
+ * program repeats its steps, those idle longest are the ones that it requests next, and several small segments take as
+ * many calls of the driver to get again. NULL: none.
  */
 static struct segment *first_to_go(const struct pool *pool, const struct allowance *may, size_t held)
 {
-    struct segment *segment, *best = NULL;
-    size_t several = 0, left = held;
-    unsigned int count = 0;
+    struct segment *segment = pool->idle_first, *first = NULL;
+    uint64_t most = 0;
 
-    for (segment = pool->idle_first; segment && left > may->max; segment = segment->idle_next)
-        if (!is_tolerated(may, left, segment)) {
-            several += segment->size;
-            left -= segment->size;
-            count++;
+    for (unsigned int n = 0; segment && n < LOOKED_AT; segment = segment->idle_next, n++) {
+        const uint64_t unused = (time_to_use(pool, segment) + 1) * (segment->size / POOL_SEGMENT_UNIT);
+
+        if (unused > most && !is_tolerated(may, held, segment)) {
+            most = unused;
+            first = segment;
         }
-    for (segment = count > 1 ? pool->idle_first : NULL; segment; segment = segment->idle_next)
-        if (segment->size >= held - may->max && segment->size <= several && (!best || segment->size < best->size))
-            best = segment;
-    return best ? best : pool->idle_first;
+    }
+    return first;
 }
 
 bool release_excess(struct pool *pool, size_t got_for, bool second, bool *alone)
 {
     const struct release what = {.why = "excess"};
     const size_t size = round_up(got_for, POOL_SEGMENT_UNIT);
-    struct segment *segment, *next, *going = NULL;
+    struct segment *segment, *going = NULL;
     size_t leaving = 0, held, arriving, room, grows, used;
     struct allowance may;
     bool has_arrived, is_beyond;
@@ -137,13 +149,10 @@ bool release_excess(struct pool *pool, size_t got_for, bool second, bool *alone)
     if (may.max > pool->native_peak + room / 4 * BOUND_QUARTERS)
         may.max = pool->native_peak + room / 4 * BOUND_QUARTERS;
     held = pool->stats.held - pool->leaving + pool->growing + grows;
-    segment = has_arrived && !pool->releasing && held > may.max ? first_to_go(pool, &may, held) : NULL;
-    for (; segment && held - leaving > may.max; segment = next) {
-        next = segment->idle_next;
-        if (is_tolerated(&may, held - leaving, segment))
-            continue;
+    while (has_arrived && !pool->releasing && held - leaving > may.max &&
+           (segment = first_to_go(pool, &may, held - leaving)) != NULL) {
         leaving += segment->size;
-        ghosts_add(&pool->ghosts, segment->size, segment->got_for);
+        ghosts_add(&pool->ghosts, segment);
         segment_unlink(pool, segment);
         segment->next = going;
         going = segment;

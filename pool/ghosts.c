@@ -6,10 +6,8 @@
  */
 #include "ghosts.h"
 
-#include <stdint.h>
-
 #include "hash.h"
-#include "sizes.h"
+#include "segment.h"
 
 /* A request of a new size counts as NEW_WEIGHT requests of sizes on the ghost list; readmission credit is given from
  * STREAK_MAX on. */
@@ -50,13 +48,23 @@ void ghosts_update(struct ghosts *ghosts, size_t size, size_t got_for)
         ghosts->credit += size;
 }
 
-void ghosts_add(struct ghosts *ghosts, size_t size, size_t got_for)
+void ghosts_add(struct ghosts *ghosts, const struct segment *segment)
 {
-    const size_t key = ghost_key(got_for);
+    const size_t key = ghost_key(segment->got_for);
     const unsigned int i = ghost_index(key);
 
     if (ghosts->entries[i].got_for != key)
         ghosts->entries[i].bytes = 0;
     ghosts->entries[i].got_for = key;
-    ghosts->entries[i].bytes += size;
+    ghosts->entries[i].bytes += segment->size;
+    ghosts->entries[i].listed = segment->listed;
+}
+
+void ghosts_recall(const struct ghosts *ghosts, struct segment *segment)
+{
+    const size_t key = ghost_key(segment->got_for);
+    const unsigned int i = ghost_index(key);
+
+    if (ghosts->entries[i].got_for == key)
+        segment->listed = ghosts->entries[i].listed;
 }

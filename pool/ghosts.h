@@ -8,14 +8,19 @@
 #ifndef CUPOOL_POOL_GHOSTS_H
 #define CUPOOL_POOL_GHOSTS_H
 #include <stddef.h>
+#include <stdint.h>
+
+struct segment;
 
 /* The size of the ghost list: the number of sizes for which a pool remembers segments that it gave back. */
 #define GHOSTS 512u
 
 struct ghosts {
-    /* By a hash of segment->got_for, the bytes of segments of the latest such size that went back. */
+    /* By a hash of segment->got_for, for segments of the latest such size that went back: their bytes, and
+     * segment->listed of the last one. */
     struct {
         size_t got_for, bytes;
+        uint64_t listed;
     } entries[GHOSTS];
     size_t credit;       /* readmission credit: bytes that may be held in addition, because sizes on the ghost list
                             were requested again */
@@ -24,7 +29,10 @@ struct ghosts {
 
 /* The pool grows by size bytes for a request of got_for bytes. */
 void ghosts_update(struct ghosts *ghosts, size_t size, size_t got_for);
-/* A segment of size bytes, by which the pool grew for a request of got_for bytes, goes back. */
-void ghosts_add(struct ghosts *ghosts, size_t size, size_t got_for);
+/* An idle segment goes back. */
+void ghosts_add(struct ghosts *ghosts, const struct segment *segment);
+/* The pool has grown by a segment, and uses it now: if one for such a request went back, this one counts as idle since
+ * that one became so. */
+void ghosts_recall(const struct ghosts *ghosts, struct segment *segment);
 
 #endif

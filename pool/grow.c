@@ -10,6 +10,7 @@
 
 #include "clock.h"
 #include "descriptors.h"
+#include "ghosts.h"
 #include "large.h"
 #include "magazine.h"
 #include "release_idle.h"
@@ -121,6 +122,7 @@ int grow(struct pool *pool, size_t size, size_t requested, bool alone, uint64_t 
     pool->stats.driver_ns += ns;
     entered = segment_enter(pool, segment) == 0;
     if (entered) {
+        ghosts_recall(&pool->ghosts, segment);
         block_unbin(pool, segment->first);
         /* Without a descriptor the segment stays in the pool as a free one. */
         rc = block_hand_out(pool, segment->first, size, requested);

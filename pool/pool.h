@@ -108,10 +108,10 @@ struct pool_config {
     size_t capacity;  /* bytes that the device can give; break_max shrinks as the pool hands them out; 0: break_max
                          is constant */
     /*
-     * A growing pool gives idle segments back, those idle longest first, until it holds no more than peak_live, the
-     * deferred-free budget (see below) and the greater of this many bytes and a twentieth of peak_live. It may hold
-     * twice that excess rather than give back a segment of which less than a quarter is too much; and, within the
-     * bound, as much as was in use before. SIZE_MAX / 2: never.
+     * A growing pool gives idle segments back, first those that will probably not be used for longest, until it holds
+     * no more than peak_live, the deferred-free budget (see below) and the greater of this many bytes and a twentieth
+     * of peak_live. It may hold twice that excess rather than give back a segment of which less than a quarter is too
+     * much; and, within the bound, as much as was in use before. SIZE_MAX / 2: never.
      */
     size_t excess_min;
     /*

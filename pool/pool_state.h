@@ -82,7 +82,7 @@ struct pool {
     _Atomic(void *) arg; /* config.arg, for readers that cannot know whether the pool has been recycled */
     /* Locks and descriptors survive recycling. */
     struct lock spares_lock; /* guards spares_common; a leaf */
-    struct lock idle_lock;   /* guards the list of idle segments; a leaf */
+    struct lock idle_lock;   /* guards the list of idle segments and idle_count; a leaf */
     struct spares spares, spares_common;
     /*
      * Guards spares and all members below, the list of segments, the lists and sizes of the blocks of segments that no
@@ -97,6 +97,7 @@ struct pool {
     /* Segments that are one free block in a bin, those idle longest first; in any order among those coalesced
      * together. */
     struct segment *idle_first, *idle_last;
+    uint64_t idle_count; /* how often a segment became idle */
     struct ghosts ghosts;
     size_t native_peak; /* the maximum of native, without free and deferred blocks, seen when the pool grew */
     size_t used_peak;   /* the most bytes in segments that were not idle, seen when the pool grew */

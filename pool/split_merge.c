@@ -35,6 +35,7 @@ static struct bins *bins_for(struct pool *pool, const struct segment *segment)
 __attribute__((noinline)) static void idle_add(struct pool *pool, struct segment *segment)
 {
     lock_take(&pool->idle_lock);
+    segment->listed = ++pool->idle_count;
     segment->idle_next = NULL;
     segment->idle_prev = pool->idle_last;
     *(pool->idle_last ? &pool->idle_last->idle_next : &pool->idle_first) = segment;
@@ -45,6 +46,7 @@ __attribute__((noinline)) static void idle_add(struct pool *pool, struct segment
 __attribute__((noinline)) static void idle_remove(struct pool *pool, struct segment *segment)
 {
     lock_take(&pool->idle_lock);
+    segment->idle_for = pool->idle_count - segment->listed;
     *(segment->idle_prev ? &segment->idle_prev->idle_next : &pool->idle_first) = segment->idle_next;
     *(segment->idle_next ? &segment->idle_next->idle_prev : &pool->idle_last) = segment->idle_prev;
     lock_give(&pool->idle_lock);

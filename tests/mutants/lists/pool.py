@@ -275,12 +275,14 @@ MUTANTS = [
         ("(block->size / BREAK_RATIO <= size && segment_exposes(segment, size) <= room)", "block->size / BREAK_RATIO <= size")]),
     Mutant("holes of packed segments are handed out without a budget", ["break"], [
         ("return all || segment_exposes(segment, size) <= room;", "return true;")]),
-    Mutant("large segments are broken as readily as those for two", ["bins"], [
-        ("room /= BREAK_PART;", "")]),
-    Mutant("two segments go where one would do", ["excess", "policy"], [
-        ("segment = count > 1 ? pool->idle_first : NULL;", "segment = NULL;")]),
-    Mutant("a larger segment goes for several", ["excess"], [
-        ("segment->size >= held - may->max && segment->size <= several &&", "segment->size >= held - may->max &&")]),
+    Mutant("the smallest of several goes", ["excess", "policy"], [
+        ("(time_to_use(pool, segment) + 1) * (segment->size / POOL_SEGMENT_UNIT);", "time_to_use(pool, segment) + 1;")]),
+    Mutant("the segment idle longest goes", ["excess", "policy"], [
+        ("return idle > segment->idle_for ? idle - segment->idle_for : segment->idle_for - idle;", "return idle;")]),
+    Mutant("a segment that the driver gives anew has forgotten its times", ["policy"], [
+        ("if (ghosts->entries[i].got_for == key) segment->listed = ghosts->entries[i].listed;", "(void)key; (void)i;")]),
+    Mutant("the times of one size are those of another", ["policy"], [
+        ("if (ghosts->entries[i].got_for == key) segment->listed", "segment->listed")]),
     Mutant("packing has no bound", ["bound"], [
         ("max = max < bound ? max : bound;", "")]),
     Mutant("the bound has no margin for small blocks", ["bound"], [
@@ -310,14 +312,12 @@ MUTANTS = [
     Mutant("small requests go to idle segments", ["bins"], [
         ("if (size < POOL_SEGMENT_UNIT) return false;", "")]),
     Mutant("a growing pool hands nothing back", ["excess"], [
-        ("held > may.max ? first_to_go(pool, &may, held) : NULL;", "held > may.max ? NULL : NULL;")]),
+        ("while (has_arrived && !pool->releasing &&", "while (false && has_arrived && !pool->releasing &&")]),
     Mutant("a growing pool hands everything back", ["excess"], [
-        ("for (; segment && held - leaving > may.max; segment = next) {", "for (; segment; segment = next) {")]),
-    Mutant("a growing pool hands back what has just become idle", ["policy"], [
-        ("return best ? best : pool->idle_first;", "return best ? best : pool->idle_last;"),
-        ("next = segment->idle_next; if (is_tolerated", "next = segment->idle_prev; if (is_tolerated")]),
+        ("!pool->releasing && held - leaving > may.max && (segment", "!pool->releasing && (segment"),
+        ("if (unused > most && !is_tolerated(may, held, segment)) {", "if (unused > most) {")]),
     Mutant("a growing pool hands much back for little", ["policy"], [
-        ("if (is_tolerated(&may, held - leaving, segment)) continue;", "")]),
+        ("if (unused > most && !is_tolerated(may, held, segment)) {", "if (unused > most) {")]),
     Mutant("a growing pool tolerates much beside a large segment", ["policy"], [
         ("&& held - may->max <= may->excess && held <= may->bound;", "&& held <= may->bound;")]),
     Mutant("a growing pool hands back more and more that does not arrive", ["policy"], [

@@ -136,7 +136,7 @@ POOL_CASE(test_decay_of_broken_segment_counts_from_last_free)
     struct pool_config config = fake_config(env->fake);
     uint64_t parts[2];
 
-    config.break_max = BREAK_ONCE(8 * MIB);
+    config.break_max = BREAK_ONCE(12 * MIB);
     env_pool(env, &config);
     for (int round = 0; round < 3; round++) {
         const unsigned int born = env->fake->born;

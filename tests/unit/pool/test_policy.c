@@ -50,6 +50,11 @@ static struct account {
     struct fake *fake;
     uint64_t idle[FAKE_UNITS]; /* the longest first */
     size_t idle_size[FAKE_UNITS], idle_count;
+    uint64_t listed[FAKE_UNITS], listings; /* how many segments had become idle when this one did, and now */
+    struct {
+        uint64_t addr, idle_for; /* listings while it was idle last */
+    } seen[FAKE_UNITS];
+    uint64_t gone_listed[SIZES]; /* of the last that went back; 0: none */
     size_t live, native; /* with what is kept; native: with the tails of segments, which the driver would have in use */
     size_t held, idle_bytes, asked, leaving; /* held: without what is leaving */
     uint64_t kept[LIVE];
@@ -117,6 +122,7 @@ static void idle_remove(size_t at)
     for (size_t i = at; i < account.idle_count; i++) {
         account.idle[i] = account.idle[i + 1];
         account.idle_size[i] = account.idle_size[i + 1];
+        account.listed[i] = account.listed[i + 1];
     }
 }
 
@@ -159,21 +165,33 @@ static bool stays(size_t with, size_t max, size_t segment, size_t excess, size_t
     return with - max < segment / 4 && with - max <= excess && with <= bound;
 }
 
-/* Where two or more would go in turn: the smallest that suffices and is not larger than they together; else NEVER. */
-static size_t alone_for_several(size_t with, size_t max, size_t excess, size_t bound)
+static uint64_t *idled(uint64_t addr)
 {
-    size_t together = 0, count = 0, best = NEVER;
+    size_t i = 0;
 
-    for (size_t i = 0; i < account.idle_count && with - together > max; i++)
-        if (!stays(with - together, max, account.idle_size[i], excess, bound)) {
-            together += account.idle_size[i];
-            count++;
+    while (account.seen[i].addr && account.seen[i].addr != addr)
+        assert_true(++i < FAKE_UNITS);
+    account.seen[i].addr = addr;
+    return &account.seen[i].idle_for;
+}
+
+/* The idle segment that goes first: the size times how long it will probably not be used, as long as last time; and if
+ * that has passed, as long as that is ago. */
+static size_t first_to_go(size_t with, size_t max, size_t excess, size_t bound)
+{
+    size_t first = NEVER;
+    uint64_t weight = 0;
+
+    for (size_t i = 0; i < account.idle_count; i++) {
+        const int64_t left = (int64_t)(*idled(account.idle[i]) - (account.listings - account.listed[i]));
+        const uint64_t w = (uint64_t)(1 + (left < 0 ? -left : left)) * account.idle_size[i];
+
+        if (w > weight && !stays(with, max, account.idle_size[i], excess, bound)) {
+            weight = w;
+            first = i;
         }
-    for (size_t i = 0; i < account.idle_count && count > 1; i++)
-        if (account.idle_size[i] + max >= with && account.idle_size[i] <= together &&
-            (best == NEVER || account.idle_size[i] < account.idle_size[best]))
-            best = i;
-    return best;
+    }
+    return first;
 }
 
 /* True: the request would still be beyond the bound. */
@@ -185,23 +203,19 @@ static bool hand_back(unsigned int kind, bool again)
     if (!again)
         remember(kind);
     max = may_be_held(size, &excess, &bound);
-    for (size_t i = 0, best = NEVER; !arriving && !account.leaving && i < account.idle_count;) {
+    while (!arriving && !account.leaving) {
         const size_t with = account.held + account.asked + size;
+        const size_t i = with > max ? first_to_go(with, max, excess, bound) : NEVER;
         size_t segment;
 
-        if (with <= max)
+        if (i == NEVER)
             break;
-        if (!gone && !i && (best = alone_for_several(with, max, excess, bound)) != NEVER)
-            i = best;
         segment = account.idle_size[i];
-        if (stays(with, max, segment, excess, bound)) {
-            i++;
-            continue;
-        }
         account.going[account.going_count++] = account.idle[i];
         account.held -= segment;
         gone += segment;
         account.gone[kind_of(segment)] += segment;
+        account.gone_listed[kind_of(segment)] = account.listed[i];
         idle_remove(i);
     }
     if (gone && account.deferred_bytes >= size)
@@ -335,9 +349,14 @@ static uint64_t request(struct env *env, unsigned int kind)
     assert_int_equal(env->fake->calls[FAKE_FREE] - frees, account.going_count);
     for (size_t i = 0; hit && i < account.idle_count; i++)
         if (account.idle[i] == addr) {
+            *idled(addr) = account.listings - account.listed[i];
             idle_remove(i);
             break;
         }
+    if (!hit) { /* a new one is idle for a moment */
+        account.listings++;
+        *idled(addr) = account.gone_listed[kind] ? account.listings - account.gone_listed[kind] : 0;
+    }
     account.native += size_of(kind);
     account.live += size_of(kind) - tail_of(kind);
     account.peak_live = most(account.peak_live, account.live - account.kept_live);
@@ -347,6 +366,7 @@ static uint64_t request(struct env *env, unsigned int kind)
 static void give(struct env *env, unsigned int kind, uint64_t addr)
 {
     const unsigned int orders = env->fake->orders_ok;
+    const size_t before = account.idle_count;
     const bool kept = keep(addr, size_of(kind));
     size_t i = 0;
 
@@ -359,8 +379,11 @@ static void give(struct env *env, unsigned int kind, uint64_t addr)
     assert_int_equal(pool_decay(env->pool, UINT32_MAX), 0); /* it joins, and nothing goes */
     /* Blocks join in any order. */
     for (const struct segment *segment = env->pool->idle_first; segment; segment = segment->idle_next, i++) {
+        const bool stayed = i < before && account.idle[i] == segment->addr;
+
         account.idle[i] = segment->addr;
         account.idle_size[i] = segment->size;
+        account.listed[i] = stayed ? account.listed[i] : ++account.listings;
     }
     assert_int_equal(i, account.idle_count);
 }

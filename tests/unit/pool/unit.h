@@ -26,9 +26,9 @@
 #include "rest.h"
 
 #define UNIT ((size_t)POOL_SEGMENT_UNIT)
-/* A break_max that lets a segment that is larger than one for two be broken into once, for a request over 4 MiB that
- * exposes so many bytes of it: a sixteenth of what a quarter is reserved of. */
-#define BREAK_ONCE(exposes) ((exposes)*16 / 3 * 4 + 4 * KIB)
+/* A break_max that lets a segment be broken into once, for a request over 4 MiB that exposes so many bytes of it: a
+ * quarter is reserved. */
+#define BREAK_ONCE(exposes) ((exposes) / 3 * 4 + 4 * KIB)
 /* Nothing here takes that long: a deadlock, then. */
 #define DEADLOCK_SECONDS 120
 
