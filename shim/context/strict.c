@@ -97,6 +97,17 @@ void policy_context_gone(CUcontext handle)
     }
 }
 
+void policy_frees_wait(int device)
+{
+    if (!policy_auto_driver())
+        return;
+    /* The thread's own frees on any device have natively been waited for; other threads' elsewhere concern nobody. */
+    (void)context_wait_frees(CONTEXT_ALL, /* others: */ false);
+    if (device >= 0 && !policy_is_quiesced(device))
+        (void)context_wait_frees(device, /* others: */ true);
+    policy_pinned_wait();
+}
+
 void policy_pinned_wait(void)
 {
     struct context *context;
