@@ -97,13 +97,16 @@ void policy_context_gone(CUcontext handle)
     }
 }
 
-void policy_frees_wait(int device)
+void policy_frees_wait(void)
 {
-    if (!policy_auto_driver())
+    const struct real_driver *driver = policy_auto_driver();
+    CUdevice device;
+
+    if (!driver)
         return;
-    /* The thread's own frees on any device have natively been waited for; other threads' elsewhere concern nobody. */
+    /* This thread's own on any device: work there may have waited for work of this one. */
     (void)context_wait_frees(CONTEXT_ALL, /* others: */ false);
-    if (device >= 0 && !policy_is_quiesced(device))
+    if (!driver->cuCtxGetDevice(&device) && !policy_is_quiesced(device))
         (void)context_wait_frees(device, /* others: */ true);
     policy_pinned_wait();
 }

@@ -137,15 +137,6 @@ void hazard_memory_goes(const void *caller)
         memory_goes();
 }
 
-void hazard_texture_goes(void)
-{
-    const struct real_driver *driver = policy_auto_driver();
-    CUdevice device;
-
-    if (driver)
-        policy_frees_wait(driver->cuCtxGetDevice(&device) ? -1 : device);
-}
-
 void hazard_free(CUdeviceptr addr, const void *caller)
 {
     const struct real_driver *driver = serve_watches(caller) ? policy_auto_driver() : NULL;

@@ -51,10 +51,6 @@ void hazard_foreign_accesses(const CUdeviceptr *to, const CUdeviceptr *from, siz
 /* A call of the driver's is about to take memory away, and waits for no work. Natively an earlier cudaFree, of any
  * thread, has waited for the work that uses the memory, so all devices become strict. */
 void hazard_memory_goes(const void *caller);
-/* A call of the driver's is about to destroy a texture or surface object of the current context, and waits for no work.
- * Natively earlier frees have waited for the work that uses it, so that work is waited for; no device becomes strict.
- */
-void hazard_texture_goes(void);
 /* The driver is about to free memory that is not pooled: that of cudaMallocAsync goes without a wait. */
 void hazard_free(CUdeviceptr addr, const void *caller);
 

@@ -351,10 +351,10 @@ static void access_before(struct watch *w, CUdeviceptr addr, const CUmemAccessDe
 
 #define access_after(...) NOTHING
 
-/* An object by which work reads or writes memory. */
+/* An object by which work reads or writes memory. Natively earlier frees have waited for that work. */
 static void texture_goes_before(struct watch *w)
 {
-    hazard_texture_goes();
+    policy_frees_wait();
 }
 
 #define texture_goes_after(...) NOTHING

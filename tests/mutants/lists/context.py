@@ -15,7 +15,7 @@ MUTANTS = [
         ("policy_pinned_wait(); }", "}", "memory_goes")]),
     Mutant("auto: a texture goes before an earlier pinned free's wait is over", ["auto_texture static pinned"], [
         ("policy_pinned_wait(); }", "}", "policy_frees_wait")]),
-    Mutant("auto: a texture goes before the wait of another thread's free is over", ["auto_texture static auto"], [
+    Mutant("auto: a texture goes before the wait of another thread's free is over", ["auto_texture static auto", "shim_strict"], [
         ("(void)context_wait_frees(device, /* others: */ true);", ";", "policy_frees_wait")]),
     Mutant("auto: a texture goes before the wait of a free on another device is over", ["auto_texture static auto"], [
         ("(void)context_wait_frees(CONTEXT_ALL, /* others: */ false);", "", "policy_frees_wait")]),
