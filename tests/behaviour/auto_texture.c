@@ -130,7 +130,7 @@ static int setup_far(void)
     return setup();
 }
 
-/* What reads the first texture was launched before the free; release says whose. */
+/* The work that reads the first texture was launched before the free; release makes that. */
 static int replaced(void)
 {
     long bad;

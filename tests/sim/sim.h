@@ -364,7 +364,8 @@ void sim_work_copy(struct sim_work *dst, const struct sim_work *src);
 
 /* ---- texture.c ---- */
 
-/* What the context's texture object of this number has n bytes of; 0: there is no such object. */
+/* The address of the memory that the context's texture object of this number reads, n bytes at least; 0: there is no
+ * such object. */
 uint64_t sim_texture_addr(CUcontext ctx, uint64_t number, size_t n);
 
 /* ---- copy.c ---- */
