@@ -15,7 +15,7 @@
 
 /* How long, in nanoseconds, an answer is looked for before the thread sleeps: an exporter that is not busy has answered
  * by then, and a thread that sleeps is woken tens of microseconds late. */
-#define LOOK_NS 100000u
+#define LOOK_NS 200000u
 
 struct ipc_peer {
     struct ipc_name station;

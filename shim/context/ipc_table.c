@@ -114,6 +114,12 @@ static struct shared *segment_at(uint64_t addr)
     return segment;
 }
 
+static void descriptor_close(const struct shared *segment)
+{
+    if (segment->as.fd >= 0)
+        file_close(segment->as.fd, &segment->file, /* done: */ false);
+}
+
 static void segment_unlink(struct shared **at, const struct shared *segment)
 {
     while (*at != segment)
@@ -130,12 +136,6 @@ static void segment_drop(struct shared *segment, struct leaving *leaving)
     table.leaving = segment;
     segment->next_leaving = leaving->segments;
     leaving->segments = segment;
-}
-
-static void descriptor_close(const struct shared *segment)
-{
-    if (segment->as.fd >= 0)
-        file_close(segment->as.fd, &segment->file, /* done: */ false);
 }
 
 /* Without the lock. */

@@ -380,8 +380,7 @@ MUTANTS = [
     Mutant("ipc: the request of a new connection waits for another poll", ["fuzz_ipc_random"], [
         ("connection->used = true; connection_serve(connection);", "connection->used = true;")]),
     Mutant("ipc: a descriptor is closed under the lock of the books", ["ipc_table"], [
-        ("if (taken) block_remove(block, &leaving); pthread_mutex_unlock(&table.lock); leaving_end(&leaving);",
-         "if (taken) block_remove(block, &leaving); leaving_end(&leaving); pthread_mutex_unlock(&table.lock);")]),
+        ("leaving->segments = segment;", "leaving->segments = segment; descriptor_close(segment); segment->as.fd = -1;")]),
     Mutant("ipc: a second descriptor is closed under the lock of the books", ["ipc_table"], [
         ("pthread_mutex_unlock(&table.lock); if (spare >= 0) file_drop(spare);", "if (spare >= 0) file_drop(spare); pthread_mutex_unlock(&table.lock);")]),
     Mutant("ipc: memory counts as given up before it is", ["ipc_table"], [
