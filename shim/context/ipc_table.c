@@ -55,7 +55,7 @@ struct ipc_hold {
     struct ipc_hold *next_of_block;
 };
 
-/* What a thread has taken off the books under the lock, and gives back without it. */
+/* Taken off the books under the lock, by one thread, which gives it back without the lock. */
 struct leaving {
     struct shared *segments;
     unsigned int blocks;
