@@ -250,7 +250,7 @@ static void check_loaded(unsigned int unknown)
 {
     unsigned int invalid = 0, idle;
 
-    settings.once = (pthread_once_t)PTHREAD_ONCE_INIT;
+    settings.kept = settings.once = (pthread_once_t)PTHREAD_ONCE_INIT;
     atomic_store(&settings.loaded, false);
     memset(&settings.u, 0xa5, sizeof(settings.u));
     conf_get();

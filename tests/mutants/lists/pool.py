@@ -142,7 +142,7 @@ MUTANTS = [
     Mutant("blocks deferred during an order are published by it", ["order"], [
         ("block_publish(pool, block, rc); } release_some(pool);",
          "block_publish(pool, block, rc); if (rc == 0) { struct block *lists[MAGAZINES] = {NULL}, *next; bool is_own; deferred_take(pool, NULL, lists, &is_own); "
-         "for (unsigned int i = 0; i < MAGAZINES; i++) for (; lists[i]; lists[i] = next) { next = lists[i]->link; magazine_put_or_coalesce(pool, &pool->magazines[i], lists[i]); } } } release_some(pool);")]),
+         "for (unsigned int i = 0; i < MAGAZINES; i++) for (; lists[i]; lists[i] = next) { next = lists[i]->link; magazine_put_or_coalesce(pool, &pool->magazines[i], lists[i], 0); } } } release_some(pool);")]),
     Mutant("a magazine that a segment's end has emptied counts as one with deferred blocks", ["life"], [
         ("if (some && !magazine->deferred) atomic_fetch_sub(&pool->shown.deferring, 1);", "")]),
     Mutant("a magazine that was emptied counts as one with deferred blocks", ["magazine", "order"], [

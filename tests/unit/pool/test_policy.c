@@ -51,10 +51,8 @@ static struct account {
     uint64_t idle[FAKE_UNITS]; /* the longest first */
     size_t idle_size[FAKE_UNITS], idle_count;
     uint64_t listed[FAKE_UNITS], listings; /* how many segments had become idle when this one did, and now */
-    struct {
-        uint64_t addr, idle_for; /* listings while it was idle last */
-    } seen[FAKE_UNITS];
-    uint64_t gone_listed[SIZES]; /* of the last that went back; 0: none */
+    uint64_t idle_for[FAKE_UNITS];         /* listings while it was idle last, by its first unit */
+    uint64_t gone_listed[SIZES];           /* of the last that went back; 0: none */
     size_t live, native; /* with what is kept; native: with the tails of segments, which the driver would have in use */
     size_t held, idle_bytes, asked, leaving; /* held: without what is leaving */
     uint64_t kept[LIVE];
@@ -167,12 +165,7 @@ static bool stays(size_t with, size_t max, size_t segment, size_t excess, size_t
 
 static uint64_t *idled(uint64_t addr)
 {
-    size_t i = 0;
-
-    while (account.seen[i].addr && account.seen[i].addr != addr)
-        assert_true(++i < FAKE_UNITS);
-    account.seen[i].addr = addr;
-    return &account.seen[i].idle_for;
+    return &account.idle_for[fake_segment_of(account.fake, addr) - account.fake->segments];
 }
 
 /* The idle segment that goes first: the size times how long it will probably not be used, as long as last time; and if
