@@ -3,7 +3,6 @@
 #include "context/ipc_peer.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
@@ -12,10 +11,6 @@
 #include "base/conf.h"
 #include "base/ipc_socket.h"
 #include "clock.h"
-
-/* How long, in nanoseconds, an answer is looked for before the thread sleeps: an exporter that is not busy has answered
- * by then, and a thread that sleeps is woken tens of microseconds late. */
-#define LOOK_NS 200000u
 
 struct ipc_peer {
     struct ipc_name station;
@@ -72,17 +67,12 @@ static void peer_drop(struct ipc_peers *peers, struct ipc_peer *peer)
 /* Receive the answer to the last request. 0; -EPROTO: the exporter has sent something else. */
 static int grant_receive(struct ipc_peer *peer, uint64_t limit, struct ipc_grant *ret_grant, int *ret_fd)
 {
-    const uint64_t look = now_ns() + LOOK_NS;
     struct ipc_grant raw[2];
     ssize_t n;
     int rc;
 
     for (;;) {
         n = ipc_receive(&peer->socket, raw, sizeof(raw), ret_fd);
-        if (n == -EAGAIN && now_ns() < look) {
-            sched_yield();
-            continue;
-        }
         if (n == -EAGAIN) {
             if ((rc = ipc_wait(&peer->socket, limit)))
                 return rc;
