@@ -2,6 +2,8 @@
 /* ipc_map.c - see ipc_map.h. No locks. */
 #include "context/ipc_map.h"
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
@@ -53,18 +55,31 @@ CUresult ipc_map_describe(const struct context *owner, uint64_t segment, size_t 
     return result;
 }
 
-int ipc_map_device(const unsigned char *card)
+static bool is_card(const struct real_driver *driver, int device, const unsigned char *card)
 {
-    const struct real_driver *driver = real_driver_get();
-    int count = 0;
     CUuuid uuid;
 
-    if (!driver || !driver->cuDeviceGetUuid_v2 || !driver->cuDeviceGetCount || driver->cuDeviceGetCount(&count))
+    return !driver->cuDeviceGetUuid_v2(&uuid, device) && memcmp(uuid.bytes, card, sizeof(uuid.bytes)) == 0;
+}
+
+int ipc_map_device(const unsigned char *card)
+{
+    static atomic_int last; /* the device that was found last: an importer mostly opens memory of one */
+    const struct real_driver *driver = real_driver_get();
+    int device = atomic_load(&last), count = 0;
+
+    if (!driver || !driver->cuDeviceGetUuid_v2 || !driver->cuDeviceGetCount)
         return -1;
-    for (int device = 0; device < count; device++)
-        if (!driver->cuDeviceGetUuid_v2(&uuid, device) && memcmp(uuid.bytes, card, sizeof(uuid.bytes)) == 0)
-            return device;
-    return -1;
+    if (is_card(driver, device, card))
+        return device;
+    if (driver->cuDeviceGetCount(&count))
+        return -1;
+    for (device = 0; device < count && !is_card(driver, device, card); device++)
+        ;
+    if (device >= count)
+        return -1;
+    atomic_store(&last, device);
+    return device;
 }
 
 static CUresult access_give(const struct real_driver *driver, const struct vmm_mapping *mapping, int device)

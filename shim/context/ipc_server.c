@@ -165,6 +165,7 @@ static void connections_take(void)
         connection->process = peer_process_of(pid);
         connection->holder.first = NULL;
         connection->used = true;
+        connection_serve(connection); /* an importer connects to ask: its request need not wait for another poll */
     }
 }
 

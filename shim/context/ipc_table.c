@@ -3,7 +3,7 @@
  * ipc_table.c - see ipc_table.h.
  *
  * Locking: table.lock guards everything, and is a leaf: it is held over no call but malloc, free, and the system's
- * copying and closing of a descriptor.
+ * copying of a descriptor. The last close of one gives up GPU memory, for which an importer's open would wait.
  */
 #include "context/ipc_table.h"
 
@@ -31,6 +31,7 @@ struct shared {
     struct ipc_name name;
     unsigned int blocks;
     struct shared *next;
+    struct shared *next_leaving; /* in struct leaving */
 };
 
 struct block {
@@ -54,13 +55,21 @@ struct ipc_hold {
     struct ipc_hold *next_of_block;
 };
 
-atomic_uint ipc_table_blocks; /* changed under the lock */
+/* Taken off the books under the lock, by one thread, which gives it back without the lock. */
+struct leaving {
+    struct shared *segments;
+    unsigned int blocks;
+};
+
+/* A block counts until the descriptor of its segment is closed: a pause looks here whether memory is exported. */
+atomic_uint ipc_table_blocks;
 
 static struct {
     pthread_mutex_t lock; /* guards everything below, and all holders */
     struct block *by_addr[BUCKETS], *by_name[BUCKETS];
     struct shared *segments;
-    unsigned int released; /* parked blocks without a holder */
+    struct shared *leaving; /* that threads are about to give back; a forked child has their descriptors, too */
+    unsigned int released;  /* parked blocks without a holder */
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 _Static_assert(BUCKETS == UINT64_C(1) << (64 - ADDR_SHIFT), "every bucket is used");
@@ -105,22 +114,47 @@ static struct shared *segment_at(uint64_t addr)
     return segment;
 }
 
-static void segment_drop(struct shared *segment)
+static void descriptor_close(const struct shared *segment)
 {
-    struct shared **at = &table.segments;
+    if (segment->as.fd >= 0)
+        file_close(segment->as.fd, &segment->file, /* done: */ false);
+}
 
-    if (--segment->blocks)
-        return;
+static void segment_unlink(struct shared **at, const struct shared *segment)
+{
     while (*at != segment)
         at = &(*at)->next;
     *at = segment->next;
-    if (segment->as.fd >= 0)
-        file_close(segment->as.fd, &segment->file, /* done: */ false);
-    free(segment);
+}
+
+static void segment_drop(struct shared *segment, struct leaving *leaving)
+{
+    if (--segment->blocks)
+        return;
+    segment_unlink(&table.segments, segment);
+    segment->next = table.leaving;
+    table.leaving = segment;
+    segment->next_leaving = leaving->segments;
+    leaving->segments = segment;
+}
+
+/* Without the lock. */
+static void leaving_end(const struct leaving *leaving)
+{
+    for (struct shared *segment = leaving->segments, *next; segment; segment = next) {
+        next = segment->next_leaving;
+        descriptor_close(segment);
+        pthread_mutex_lock(&table.lock);
+        segment_unlink(&table.leaving, segment);
+        pthread_mutex_unlock(&table.lock);
+        free(segment);
+    }
+    if (leaving->blocks)
+        atomic_fetch_sub(&ipc_table_blocks, leaving->blocks);
 }
 
 /* The block leaves the books. Its holders, if any, keep what they need to take their grants back. */
-static void block_remove(struct block *block)
+static void block_remove(struct block *block, struct leaving *leaving)
 {
     struct block **at = addr_bucket(block->addr);
 
@@ -131,9 +165,9 @@ static void block_remove(struct block *block)
     while (*at != block)
         at = &(*at)->next_name;
     *at = block->next_name;
-    segment_drop(block->segment);
+    segment_drop(block->segment, leaving);
     table.released -= block->parked && !block->holds;
-    atomic_fetch_sub(&ipc_table_blocks, 1);
+    leaving->blocks++;
     block->gone = true;
     if (!block->holds)
         free(block);
@@ -142,15 +176,15 @@ static void block_remove(struct block *block)
 bool ipc_table_name(uint64_t addr, struct ipc_name *ret_block)
 {
     const struct block *block;
+    bool found;
 
     pthread_mutex_lock(&table.lock);
     block = block_at(addr);
-    if (block && !block->parked)
+    found = block && !block->parked;
+    if (found)
         *ret_block = block->name;
-    else
-        block = NULL;
     pthread_mutex_unlock(&table.lock);
-    return block != NULL;
+    return found;
 }
 
 bool ipc_table_has_segment(uint64_t segment)
@@ -163,18 +197,16 @@ bool ipc_table_has_segment(uint64_t segment)
     return has;
 }
 
-/* The segment in the books, entered if it is missing and described; its descriptor is taken over. NULL: it is not, or
- * there is no host memory. */
-static struct shared *segment_enter(const struct ipc_segment *as)
+/* The segment in the books, entered if it is missing and described; then its descriptor is taken over, and *spare is
+ * -1. NULL: it is not, or there is no host memory. */
+static struct shared *segment_enter(const struct ipc_segment *as, int *spare)
 {
     struct shared *segment = segment_at(as->addr);
 
-    if (segment || !as->size || !(segment = calloc(1, sizeof(*segment)))) {
-        if (as->fd >= 0)
-            file_drop(as->fd);
+    if (segment || !as->size || !(segment = calloc(1, sizeof(*segment))))
         return segment;
-    }
     segment->as = *as;
+    *spare = -1;
     if (as->fd >= 0)
         fstat(as->fd, &segment->file);
     ipc_name_make(&segment->name);
@@ -183,13 +215,14 @@ static struct shared *segment_enter(const struct ipc_segment *as)
     return segment;
 }
 
-static struct block *block_enter(const struct context *owner, uint64_t addr, size_t size, struct shared *segment)
+static struct block *block_enter(const struct context *owner, uint64_t addr, size_t size, struct shared *segment,
+                                 struct leaving *leaving)
 {
     struct block *block = calloc(1, sizeof(*block)), **at;
 
     segment->blocks++;
     if (!block) {
-        segment_drop(segment);
+        segment_drop(segment, leaving);
         return NULL;
     }
     *block = (struct block){.addr = addr, .size = size, .owner = owner, .segment = segment};
@@ -207,34 +240,36 @@ static struct block *block_enter(const struct context *owner, uint64_t addr, siz
 int ipc_table_add(const struct context *owner, uint64_t addr, size_t size, const struct ipc_segment *segment,
                   struct ipc_name *ret_block)
 {
+    struct leaving leaving = {0};
     struct shared *shared = NULL;
+    int rc = 0, spare = segment->fd;
     struct block *block;
     bool full;
-    int rc = 0;
 
     pthread_mutex_lock(&table.lock);
     block = block_at(addr);
     full = atomic_load(&ipc_table_blocks) >= IPC_BLOCKS_MAX;
     if (block && block->parked)
         rc = -EBUSY;
-    if (block || full) {
-        if (segment->fd >= 0)
-            file_drop(segment->fd);
-    } else {
-        shared = segment_enter(segment);
-        block = shared ? block_enter(owner, addr, size, shared) : NULL;
+    if (!block && !full) {
+        shared = segment_enter(segment, &spare);
+        block = shared ? block_enter(owner, addr, size, shared, &leaving) : NULL;
     }
     if (block)
         *ret_block = block->name;
     else
         rc = !full && !shared && !segment->size ? -EAGAIN : -ENOMEM;
     pthread_mutex_unlock(&table.lock);
+    if (spare >= 0)
+        file_drop(spare);
+    leaving_end(&leaving);
     return rc;
 }
 
 enum ipc_free ipc_table_free(uint64_t addr)
 {
     enum ipc_free answer = IPC_FREE_NOW;
+    struct leaving leaving = {0};
     struct block *block;
 
     pthread_mutex_lock(&table.lock);
@@ -245,9 +280,10 @@ enum ipc_free ipc_table_free(uint64_t addr)
         block->parked = true;
         answer = IPC_FREE_PARKED;
     } else if (block) {
-        block_remove(block);
+        block_remove(block, &leaving);
     }
     pthread_mutex_unlock(&table.lock);
+    leaving_end(&leaving);
     return answer;
 }
 
@@ -268,18 +304,18 @@ bool ipc_table_released(uint64_t *ret_addr)
     bool found = false;
 
     pthread_mutex_lock(&table.lock);
-    for (unsigned int i = 0; table.released && i < BUCKETS && !found; i++) {
+    for (unsigned int i = 0; table.released && i < BUCKETS && !found; i++)
         for (const struct block *block = table.by_addr[i]; block && !found; block = block->next_addr) {
             found = block->parked && !block->holds;
             *ret_addr = found ? block->addr : 0;
         }
-    }
     pthread_mutex_unlock(&table.lock);
     return found;
 }
 
 bool ipc_table_take(uint64_t addr)
 {
+    struct leaving leaving = {0};
     struct block *block;
     bool taken;
 
@@ -287,8 +323,9 @@ bool ipc_table_take(uint64_t addr)
     block = block_at(addr);
     taken = block && block->parked && !block->holds;
     if (taken)
-        block_remove(block);
+        block_remove(block, &leaving);
     pthread_mutex_unlock(&table.lock);
+    leaving_end(&leaving);
     return taken;
 }
 
@@ -398,10 +435,8 @@ bool ipc_table_close(struct ipc_holder *holder, const struct ipc_name *name)
 
 void ipc_table_end(struct ipc_holder *holder)
 {
-    struct ipc_hold *hold, *next;
-
     pthread_mutex_lock(&table.lock);
-    for (hold = holder->first; hold; hold = next) {
+    for (struct ipc_hold *hold = holder->first, *next; hold; hold = next) {
         next = hold->next;
         hold_less(hold, hold->count);
     }
@@ -411,19 +446,20 @@ void ipc_table_end(struct ipc_holder *holder)
 /* Remove the blocks of a context (NULL: of any) and segment (0: any). */
 static void remove_those_of(const struct context *owner, uint64_t segment)
 {
-    struct block *block, *next;
+    struct leaving leaving = {0};
 
     if (!ipc_table_any())
         return;
     pthread_mutex_lock(&table.lock);
     for (unsigned int i = 0; i < BUCKETS; i++) {
-        for (block = table.by_addr[i]; block; block = next) {
+        for (struct block *block = table.by_addr[i], *next; block; block = next) {
             next = block->next_addr;
             if ((!owner || block->owner == owner) && (!segment || block->segment->as.addr == segment))
-                block_remove(block);
+                block_remove(block, &leaving);
         }
     }
     pthread_mutex_unlock(&table.lock);
+    leaving_end(&leaving);
 }
 
 void ipc_table_context_gone(const struct context *owner)
@@ -440,12 +476,10 @@ void ipc_table_forget(void)
 {
     /* Another thread of the parent may have held the lock. The blocks in the books are the parent's. */
     pthread_mutex_init(&table.lock, NULL);
-    for (struct shared *segment = table.segments; segment; segment = segment->next) {
-        if (segment->as.fd >= 0)
-            file_close(segment->as.fd, &segment->file, /* done: */ false);
-        segment->as.fd = -1;
-    }
-    table.segments = NULL;
+    for (int i = 0; i < 2; i++)
+        for (const struct shared *segment = i ? table.leaving : table.segments; segment; segment = segment->next)
+            descriptor_close(segment);
+    table.segments = table.leaving = NULL;
     memset(table.by_addr, 0, sizeof(table.by_addr));
     memset(table.by_name, 0, sizeof(table.by_name));
     table.released = 0;
@@ -454,16 +488,13 @@ void ipc_table_forget(void)
 
 void ipc_table_count(struct ipc_table_counts *ret_counts)
 {
-    struct ipc_table_counts counts = {.blocks = 0};
-
+    *ret_counts = (struct ipc_table_counts){.blocks = 0};
     pthread_mutex_lock(&table.lock);
-    for (unsigned int i = 0; i < BUCKETS; i++) {
+    for (unsigned int i = 0; i < BUCKETS; i++)
         for (const struct block *block = table.by_addr[i]; block; block = block->next_addr) {
-            counts.blocks++;
-            counts.held += block->holds != 0;
-            counts.parked += block->parked;
+            ret_counts->blocks++;
+            ret_counts->held += block->holds != 0;
+            ret_counts->parked += block->parked;
         }
-    }
     pthread_mutex_unlock(&table.lock);
-    *ret_counts = counts;
 }

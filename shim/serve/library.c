@@ -108,6 +108,12 @@ const struct context_events context_events = {.registers = nccl_registers,
                                               .pool_ended = nccl_owner_lost};
 
 const struct background_job background_jobs[] = {
+    /* First, because importers wait for its answers. */
+    {.due = ipc_server_due,
+     .tick = serve_ipc_tick,
+     .listen = ipc_server_listen,
+     .ring = ipc_server_ring,
+     .end = ipc_server_end},
     {.due = stats_due, .tick = stats_tick},
     {.start = stats_page_open, .due = stats_page_due, .tick = stats_page_tick},
     {.due = serve_host_due, .tick = serve_host_tick},
@@ -118,11 +124,6 @@ const struct background_job background_jobs[] = {
      .listen = neighbours_listen,
      .ring = neighbours_ring,
      .end = neighbours_end},
-    {.due = ipc_server_due,
-     .tick = serve_ipc_tick,
-     .listen = ipc_server_listen,
-     .ring = ipc_server_ring,
-     .end = ipc_server_end},
     {0}};
 
 /* At exit: no CUDA call, and no memory given back; the driver releases it. */

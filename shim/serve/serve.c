@@ -268,6 +268,8 @@ void serve_ipc_tick(uint64_t now)
         free_with(parked_release, addr);
         process_bypass_begin();
         ipc_table_take(addr); /* if its context is gone */
+        /* That may have closed a descriptor of GPU memory, which takes longer than all that an open needs of us. */
+        ipc_server_tick(now_ns());
     }
 }
 

@@ -20,6 +20,8 @@
  *   threads:N:ROUNDS     N threads get and free beside a thread that pauses and resumes: "threads WRONG"
  *   retains              from now on a thread retains and releases the primary context of device 0, over and over
  *   exports:ROUNDS       a thread exports blocks beside so many pauses: "exports WRONG", the pauses of exported memory
+ *   export               of block 0: "export CUDA_ERROR"
+ *   beside:SYMBOL:WORD   at the driver's next call of this symbol another thread does this word, export or pause
  *   mark:TEXT            printed, at once
  *   wait                 until a line comes on stdin
  *
@@ -30,6 +32,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -369,6 +372,48 @@ static void check(void)
     printf("check %d %d\n", wrong, of);
 }
 
+static void export_first(void)
+{
+    cudaIpcMemHandle_t handle;
+
+    printf("export %d\n", (int)cudaIpcGetMemHandle(&handle, blocks[0].p));
+}
+
+static const char *_Atomic beside;
+
+static void *beside_do(void *word)
+{
+    if (strcmp(word, "pause") == 0)
+        outcome("pause", cupool_pause(device, CUPOOL_KEEP));
+    else
+        export_first();
+    return NULL;
+}
+
+static void beside_once(void)
+{
+    const char *word = atomic_exchange(&beside, NULL);
+    pthread_t other;
+
+    if (!word)
+        return;
+    CU(pthread_create(&other, NULL, beside_do, (void *)(uintptr_t)word));
+    CU(pthread_join(other, NULL));
+}
+
+static void beside_set(char *symbol)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    void (*before)(const char *, void (*)(void)) =
+        driver ? __extension__(void (*)(const char *, void (*)(void))) dlsym(driver, "simgpu_before") : NULL;
+    char *colon = strchr(symbol, ':');
+
+    CU(before && colon ? 0 : 1);
+    *colon = '\0';
+    atomic_store(&beside, colon + 1);
+    before(symbol, beside_once);
+}
+
 static int answer(const char *arg, const char *colon, const char *second)
 {
     const int of = atoi(colon);
@@ -385,6 +430,8 @@ static int answer(const char *arg, const char *colon, const char *second)
         threads((unsigned int)of, (unsigned int)atoi(second));
     else if (strncmp(arg, "exports:", 8) == 0)
         exports_beside(of);
+    else if (strcmp(arg, "export") == 0)
+        export_first();
     else if (strcmp(arg, "stats") == 0)
         stats();
     else if (strcmp(arg, "info") == 0)
@@ -398,7 +445,7 @@ static int answer(const char *arg, const char *colon, const char *second)
     return 1;
 }
 
-static int command(const char *arg, const char *colon)
+static int command(const char *arg, char *colon)
 {
     pthread_t other;
 
@@ -423,6 +470,8 @@ static int command(const char *arg, const char *colon)
         reset();
     else if (strcmp(arg, "wait") == 0)
         await();
+    else if (strncmp(arg, "beside:", 7) == 0)
+        beside_set(colon);
     else if (strcmp(arg, "retains") == 0)
         CU(pthread_create(&other, NULL, retain_and_release, NULL));
     else
@@ -433,10 +482,10 @@ static int command(const char *arg, const char *colon)
 int main(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
-        const char *colon = strchr(argv[i], ':'), *second = colon ? strchr(colon + 1, ':') : NULL;
+        char *colon = strchr(argv[i], ':'), *second = colon ? strchr(colon + 1, ':') : NULL;
 
         if (!answer(argv[i], colon ? colon + 1 : "", second ? second + 1 : "") &&
-            !command(argv[i], colon ? colon + 1 : ""))
+            !command(argv[i], colon ? colon + 1 : argv[i] + strlen(argv[i])))
             return 5;
         fflush(stdout);
     }

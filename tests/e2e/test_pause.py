@@ -163,6 +163,18 @@ class Meanwhile(Base):
         """Memory is exported or paused, and never both: the importer would go on with memory of which the exporter knows no more."""
         self.assertEqual(self.lines("alloc:5000", "exports:50", "check", CUPOOL_LOG_LEVEL="off"), ["exports 0", "check 0 1"])
 
+    def test_an_export_just_before_the_pools_are_suspended(self) -> None:
+        """The idle segment goes to the driver then, after the pause has looked whether memory is exported."""
+        out = self.lines("alloc:600", "alloc:30000000", "free:1", "beside:cuEventRecord:export", KEEP, "check", "free:0", "alloc:600", KEEP, "resume",
+                         CUPOOL_DECAY="off", CUPOOL_LOG_LEVEL="off")
+        self.assertEqual(out, ["export 0", f"pause {EBUSY} memory is exported to another process or library", "check 0 1", "pause 0", "resume 0"])
+
+    def test_a_pause_in_the_middle_of_an_export(self) -> None:
+        """The memory has no other content until it is resumed: there is no handle of it."""
+        out = self.lines("alloc:600", "beside:cuMemExportToShareableHandle:pause", "export", "resume", "check", "export", KEEP, CUPOOL_LOG_LEVEL="off")
+        self.assertEqual(out, ["pause 0", "export 1", "resume 0", "check 0 1", "export 0",
+                               f"pause {EBUSY} memory is exported to another process or library"])
+
     def test_what_the_trace_has(self) -> None:
         done = self.pause(*SOME, KEEP, "resume", DISCARD, "resume", "forget", CUPOOL_STATS="exit", CUPOOL_LOG_LEVEL="warn")
         trace = self.one_trace(done)
@@ -191,6 +203,12 @@ class Refusals(Base):
                 self.assertIn(f"warning: device 0 is not paused: {why}", done.warnings[-1:] + done.warnings)
         self.assertEqual(self.lines("alloc:600", "resume", KEEP, "begin", "resume", "end", "resume", "check"),
                          [f"resume {EALREADY} it is not paused", "pause 0", f"resume {EBUSY} a stream captures", "resume 0", "check 0 1"])
+
+    def test_a_capture_keeps_idle_memory(self) -> None:
+        """A pause that is refused because of it has given nothing back."""
+        out = self.lines("alloc:600", "alloc:30000000", "free:1", "stats", "begin", KEEP, "stats", "end", KEEP, "stats", CUPOOL_DECAY="off")
+        self.assertEqual(out, ["stats 33554432 1024 0", f"pause {EBUSY} a stream captures", "stats 33554432 1024 0", "pause 0",
+                               "stats 2097152 1024 2097152"])
 
     def test_registered_memory(self) -> None:
         done = self.pause("alloc:600", KEEP, "check", preload=str(LIB.with_name("libcupool-nccl.so")), CUPOOL_REGISTER="1")

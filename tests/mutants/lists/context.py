@@ -77,9 +77,9 @@ MUTANTS = [
     Mutant("ipc: the bell is rung at whoever has its number", ["ipc / Held.test_the_program_has_the_numbers_of_our_descriptors"], [
         ("if (atomic_load(&server.open) && ipc_is_open(&server.bell[1]))", "if (atomic_load(&server.open) && server.bell[1].fd >= 0)")]),
 
-    Mutant("memory that another thread has exported meanwhile is paused", ["pause / Meanwhile.test_another_thread_exports"], [
+    Mutant("memory that another thread has exported meanwhile is paused", ["pause / Meanwhile.test_an_export_just_before_the_pools_are_suspended"], [
         ("if (!rc && ipc_table_any()) rc = -EBUSY;", "")]),
-    Mutant("memory is exported while it is about to be paused", ["pause / Meanwhile.test_another_thread_exports"], [
+    Mutant("memory is exported while it is about to be paused", ["pause / Meanwhile.test_a_pause_in_the_middle_of_an_export"], [
         ("if (!rc && pool_is_suspended(pool)) {", "if (0) {")]),
 
     # --- pinned memory ---
@@ -330,7 +330,7 @@ MUTANTS = [
         ("if (wait_for_all(&gone) || !send_away(&gone))", "if (0)")]),
     Mutant("pause: neighbours are not asked", ["pause / Failures.test_a_neighbour_gives_idle_memory_back"], [
         ("result == CUDA_ERROR_OUT_OF_MEMORY && neighbours_ask(change->device, missing(change->device))", "0")]),
-    Mutant("pause: not refused while a stream captures", ["pause / Refusals.test_each_reason"], [
+    Mutant("pause: not refused while a stream captures", ["pause / Refusals.test_a_capture_keeps_idle_memory"], [
         ('reason = ""; if (capture_active_now()) return refuse(-EBUSY, "a stream captures"); if (context_events.registers())',
          'reason = ""; if (context_events.registers())')]),
     Mutant("pause: refused for ever once the context has ended", ["pause / Meanwhile.test_the_context_ends_and_another_is_paused"], [
@@ -383,6 +383,16 @@ MUTANTS = [
     Mutant("ipc: the exporter is not told of a close", ["ipc / Held.test_until_it_is_closed"], [
         ("request_close(peer, block, limit); peer->uses--;", "peer->uses--;")]),
 
+    Mutant("ipc: the request of a new connection waits for another poll", ["fuzz_ipc_random"], [
+        ("connection->used = true; connection_serve(connection);", "connection->used = true;")]),
+    Mutant("ipc: a descriptor is closed under the lock of the books", ["ipc_table"], [
+        ("leaving->segments = segment;", "leaving->segments = segment; descriptor_close(segment); segment->as.fd = -1;")]),
+    Mutant("ipc: a second descriptor is closed under the lock of the books", ["ipc_table"], [
+        ("pthread_mutex_unlock(&table.lock); if (spare >= 0) file_drop(spare);", "if (spare >= 0) file_drop(spare); pthread_mutex_unlock(&table.lock);")]),
+    Mutant("ipc: memory counts as given up before it is", ["ipc_table"], [
+        ("leaving->blocks++;", "atomic_fetch_sub(&ipc_table_blocks, 1);")]),
+    Mutant("ipc: a child of fork keeps descriptors that were about to go", ["ipc_table"], [
+        ("i ? table.leaving : table.segments;", "i ? NULL : table.segments;")]),
     Mutant("ipc: a descriptor that comes with an empty message stays open", ["ipc / Messages.test_a_wrong_exporter"], [
         ("if (rc && *ret_fd >= 0)", "if (0)")]),
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_ipc_table.c - the books of exported blocks when they are full, and of many blocks with several holders.
- * shim/context/ipc_table.c alone; what importers do with the books is tested end to end.
+ * test_ipc_table.c - the books of exported blocks when they are full, and of many blocks with several holders; that
+ * nobody waits for them while a descriptor is closed. shim/context/ipc_table.c alone; what importers do with the books
+ * is tested end to end.
  *
- * The source is included, for its buckets: every free looks into one while any block is exported.
+ * The source is included, for its buckets (every free looks into one while any block is exported), and for its lock.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -13,7 +14,41 @@
 
 #include <cmocka.h>
 
+#include "base/descriptor.h"
+
+static void watched_close(int fd, const struct stat *file, bool done);
+static void watched_drop(int fd);
+
+#define file_close watched_close
+#define file_drop  watched_drop
 #include "context/ipc_table.c" /* NOLINT(bugprone-suspicious-include): as said above */
+#undef file_close
+#undef file_drop
+
+static unsigned int closed, locked, uncounted;
+
+/* A close that gives up GPU memory takes the driver as long as several opens. */
+static void close_look(void)
+{
+    if (pthread_mutex_trylock(&table.lock) == 0)
+        pthread_mutex_unlock(&table.lock);
+    else
+        locked++;
+    closed++;
+}
+
+static void watched_close(int fd, const struct stat *file, bool done)
+{
+    close_look();
+    uncounted += !ipc_table_any(); /* then a pause takes memory for its own that is not given up yet */
+    file_close(fd, file, done);
+}
+
+static void watched_drop(int fd)
+{
+    close_look();
+    file_drop(fd);
+}
 
 #define SEGMENT UINT64_C(0x7f0000000000)
 #define BLOCK   UINT64_C(512)
@@ -104,10 +139,80 @@ static void test_each_holder_gives_back_its_own(void **state)
     assert_null(one.first);
 }
 
+/* Enter a block of a segment with a descriptor; its number. */
+static int add_described(uint64_t block)
+{
+    const struct ipc_segment segment = {
+        .addr = SEGMENT, .size = 4 * BLOCK, .how = IPC_DESCRIPTOR, .fd = open("/dev/null", O_RDONLY | O_CLOEXEC)};
+
+    assert_true(segment.fd >= 0);
+    assert_int_equal(ipc_table_add(NULL, SEGMENT + block * BLOCK, BLOCK, &segment, &names[block]), 0);
+    return segment.fd;
+}
+
+static void assert_closed(int fd, unsigned int count)
+{
+    assert_int_equal(fcntl(fd, F_GETFD), -1);
+    assert_int_equal(closed, count);
+    assert_int_equal(locked, 0);
+    assert_int_equal(uncounted, 0);
+    assert_null(table.leaving);
+}
+
+static void test_nobody_waits_for_a_close(void **state)
+{
+    struct ipc_holder one = {0};
+    struct ipc_request request;
+    struct ipc_grant granted;
+    int fd, spare, copy;
+
+    closed = 0;
+    fd = add_described(0);
+    spare = add_described(1); /* another thread has described the segment, too */
+    assert_closed(spare, 1);
+    assert_int_equal(ipc_table_free(SEGMENT + BLOCK), IPC_FREE_NOW);
+    assert_int_equal(closed, 1); /* the segment has a block */
+    assert_int_equal(ipc_table_free(SEGMENT), IPC_FREE_NOW);
+    assert_closed(fd, 2);
+    assert_false(ipc_table_any());
+    fd = add_described(0);
+    ipc_request_make(&request, IPC_OPEN, 1, &names[0]);
+    ipc_table_grant(&one, &request, &granted, &copy);
+    assert_int_equal(granted.status, IPC_GRANTED);
+    close(copy);
+    assert_int_equal(ipc_table_free(SEGMENT), IPC_FREE_PARKED);
+    ipc_table_end(&one);
+    assert_int_equal(closed, 2);
+    assert_true(ipc_table_take(SEGMENT));
+    assert_closed(fd, 3);
+    fd = add_described(0);
+    add_described(1);
+    ipc_table_segment_gone(SEGMENT);
+    assert_closed(fd, 5);
+    assert_false(ipc_table_any());
+}
+
+/* A child of fork while another thread of the parent closes a descriptor. */
+static void test_a_child_closes_what_is_about_to_go(void **state)
+{
+    struct leaving leaving = {0};
+    int fd = add_described(0);
+
+    pthread_mutex_lock(&table.lock);
+    block_remove(block_at(SEGMENT), &leaving);
+    pthread_mutex_unlock(&table.lock);
+    closed = 0;
+    ipc_table_forget();
+    assert_closed(fd, 1);
+    assert_false(ipc_table_any());
+    free(leaving.segments);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_books_are_full),
-                                       cmocka_unit_test(test_each_holder_gives_back_its_own)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_books_are_full), cmocka_unit_test(test_each_holder_gives_back_its_own),
+        cmocka_unit_test(test_nobody_waits_for_a_close), cmocka_unit_test(test_a_child_closes_what_is_about_to_go)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
