@@ -159,7 +159,7 @@ MUTANTS = [
     # --- errors ---
     Mutant("a block whose free was refused in a host function is handed out", ["free_errors shared preloaded"], [
         ("is_sticky(result) || is_refused(context, result) ?", "is_sticky(result) ?")]),
-    Mutant("a capture of a thread without a context waits for nobody", ["capture shared preloaded"], [
+    Mutant("a capture of a thread without a context waits for nobody", ["shim_capture", "capture_beside shared preloaded / by_new_threads"], [
         ("!handle && (context = context_next(&i, CONTEXT_ALL))", "false")], 5),
     Mutant("a capture waits for a free that waits for it", ["capture_beside static preloaded"], [
         ("if (now_ns() >= *limit) break;", "")]),
@@ -216,7 +216,7 @@ MUTANTS = [
     Mutant("NCCL: a segment goes while it is registered", ["nccl / Registered.test_memory_that_goes"], [
         ("if (context_events.segment_removing(addr, puts_of[kind], context)) puts_of[kind](context, addr, size);",
          "puts_of[kind](context, addr, size);")]),
-    Mutant("NCCL: memory goes under work that uses it", ["nccl / Registered.test_memory_that_goes_under_work"], [
+    Mutant("NCCL: memory goes under work that uses it", ["shim_nccl_memory", "nccl / Registered.test_memory_that_goes_under_work"], [
         ("if ((backend_source(kind)->put_needs_wait || context_events.registers()) && order_wait(context))", "if (false)")]),
 
     # --- memory past the pool that is registered once it is used ---
