@@ -258,7 +258,7 @@ MUTANTS = [
         ("else if (!nccl_memory_is_shareable((uintptr_t)ptr))", "else if (false)")]),
     Mutant("free memory is that of one context", ["meminfo static preloaded"], [
         ("idle += stats.idle + arrivals_outstanding(context);", "idle = stats.idle + arrivals_outstanding(context);")]),
-    Mutant("free memory is that of all devices", ["meminfo static preloaded"], [
+    Mutant("free memory is that of all devices", ["shim_memory", "meminfo static preloaded / each_device"], [
         ("uint64_t idle = 0, used = 0; for (unsigned int i = 0; (context = context_next(&i, device));", "uint64_t idle = 0, used = 0; (void)device; for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL));")]),
     Mutant("free memory does not count deferred blocks", ["meminfo static preloaded"], [
         ("{ pool_flush(context->pool); pool_stats_get(context->pool, &stats); idle +=", "{ pool_stats_get(context->pool, &stats); idle +=")]),
