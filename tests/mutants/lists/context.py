@@ -150,7 +150,7 @@ MUTANTS = [
         ("(destroyed || !capture_active_on(stream))", "(!destroyed && !capture_active_on(stream))")]),
     Mutant("a capture that does not begin keeps the gate closed", ["faults / Faults.test_without_faults"], [
         ("if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;")]),
-    Mutant("a thread takes the gate with it", ["teardown static preloaded / thread_end_while_capturing"], [
+    Mutant("a thread takes the gate with it", ["shim_capture", "teardown static preloaded / thread_end_while_capturing"], [
         ("captures_remove(is_of_dead_thread, NULL);", "")]),
     Mutant("a context that is reset keeps the gate closed", ["teardown static preloaded / reset_while_capturing"], [
         ("capture_forget(handle, atomic_load(&context->captures));", ""),
