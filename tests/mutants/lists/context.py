@@ -157,7 +157,7 @@ MUTANTS = [
         ("if (capture_active()) captures_ask();", "")]),
 
     # --- errors ---
-    Mutant("a block whose free was refused in a host function is handed out", ["free_errors shared preloaded"], [
+    Mutant("a block whose free was refused in a host function is handed out", ["shim_order"], [
         ("is_sticky(result) || is_refused(context, result) ?", "is_sticky(result) ?")]),
     Mutant("a capture of a thread without a context waits for nobody", ["shim_capture", "capture_beside shared preloaded / by_new_threads"], [
         ("!handle && (context = context_next(&i, CONTEXT_ALL))", "false")], 5),
