@@ -21,9 +21,10 @@
  * more than the bytes that may be idle anyway. */
 #define TOLERANCE_PART 4
 
-/* The number of idle segments, those idle longest, among which one to give back is chosen: all locks are held
- * meanwhile. */
+/* The number of idle segments, those idle longest, among which those to give back are chosen, and of those chosen in
+ * one look: all locks are held meanwhile, and thousands may have to go for one large request. */
 #define LOOKED_AT 512u
+#define CHOSEN    16u
 
 /* The part of the deferred-free budget that is lost each time the pool grows and gives other segments back. */
 #define BUDGET_NARROW 2
@@ -98,33 +99,62 @@ static uint64_t time_to_use(const struct pool *pool, const struct segment *segme
     return idle > segment->idle_for ? idle - segment->idle_for : segment->idle_for - idle;
 }
 
+struct candidate {
+    struct segment *segment;
+    uint64_t unused; /* its bytes and the time until they are used, multiplied */
+};
+
 /*
- * The segment that goes first: the one whose bytes are not needed for longest, bytes and time multiplied. Where a
- * program repeats its steps, those idle longest are the ones that it requests next, and several small segments take as
- * many calls of the driver to get again. NULL: none.
+ * The segments that go first: those whose bytes are not needed for longest, bytes and time multiplied. Where a program
+ * repeats its steps, those idle longest are the ones that it requests next, and several small segments take as many
+ * calls of the driver to get again. Returns how many; 0: none may go.
  */
-static struct segment *first_to_go(const struct pool *pool, const struct allowance *may, size_t held)
+static unsigned int choose(const struct pool *pool, const struct allowance *may, size_t held,
+                           struct candidate chosen[CHOSEN])
 {
-    struct segment *segment = pool->idle_first, *first = NULL;
-    uint64_t most = 0;
+    struct segment *segment = pool->idle_first;
+    unsigned int count = 0;
 
     for (unsigned int n = 0; segment && n < LOOKED_AT; segment = segment->idle_next, n++) {
         const uint64_t unused = (time_to_use(pool, segment) + 1) * (segment->size / POOL_SEGMENT_UNIT);
+        unsigned int i;
 
-        if (unused > most && !is_tolerated(may, held, segment)) {
-            most = unused;
-            first = segment;
-        }
+        if ((count == CHOSEN && unused <= chosen[CHOSEN - 1].unused) || is_tolerated(may, held, segment))
+            continue;
+        count += count < CHOSEN;
+        for (i = count - 1; i && chosen[i - 1].unused < unused; i--)
+            chosen[i] = chosen[i - 1];
+        chosen[i] = (struct candidate){segment, unused};
     }
-    return first;
+    return count;
+}
+
+/* Take idle segments off the books until no more than may->max bytes of held are left; with all locks. */
+static void excess_unlink(struct pool *pool, const struct allowance *may, size_t held, struct segment **ret_going)
+{
+    struct candidate chosen[CHOSEN];
+    unsigned int count;
+
+    while (held > may->max && (count = choose(pool, may, held, chosen)))
+        for (unsigned int i = 0; i < count && held > may->max; i++) {
+            struct segment *segment = chosen[i].segment;
+
+            if (is_tolerated(may, held, segment))
+                continue;
+            held -= segment->size;
+            ghosts_add(&pool->ghosts, segment);
+            segment_unlink(pool, segment);
+            segment->next = *ret_going;
+            *ret_going = segment;
+        }
 }
 
 bool release_excess(struct pool *pool, size_t got_for, bool second, bool *alone)
 {
     const struct release what = {.why = "excess"};
     const size_t size = round_up(got_for, POOL_SEGMENT_UNIT);
-    struct segment *segment, *going = NULL;
-    size_t leaving = 0, held, arriving, room, grows, used;
+    struct segment *going = NULL;
+    size_t held, arriving, room, grows, used;
     struct allowance may;
     bool has_arrived, is_beyond;
 
@@ -149,14 +179,8 @@ bool release_excess(struct pool *pool, size_t got_for, bool second, bool *alone)
     if (may.max > pool->native_peak + room / 4 * BOUND_QUARTERS)
         may.max = pool->native_peak + room / 4 * BOUND_QUARTERS;
     held = pool->stats.held - pool->leaving + pool->growing + grows;
-    while (has_arrived && !pool->releasing && held - leaving > may.max &&
-           (segment = first_to_go(pool, &may, held - leaving)) != NULL) {
-        leaving += segment->size;
-        ghosts_add(&pool->ghosts, segment);
-        segment_unlink(pool, segment);
-        segment->next = going;
-        going = segment;
-    }
+    if (has_arrived && !pool->releasing)
+        excess_unlink(pool, &may, held, &going);
     if (going)
         budget_narrow(pool, size);
     is_beyond =

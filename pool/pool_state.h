@@ -82,7 +82,7 @@ struct pool {
     _Atomic(void *) arg; /* config.arg, for readers that cannot know whether the pool has been recycled */
     /* Locks and descriptors survive recycling. */
     struct lock spares_lock; /* guards spares_common; a leaf */
-    struct lock idle_lock;   /* guards the list of idle segments and idle_count; a leaf */
+    struct lock idle_lock;   /* guards the list of idle segments and idle_count, read under all locks as well; a leaf */
     struct spares spares, spares_common;
     /*
      * Guards spares and all members below, the list of segments, the lists and sizes of the blocks of segments that no

@@ -63,7 +63,7 @@ struct segment {
     bool serves_again;           /* while it is suspended: nothing else has withdrawn it */
     atomic_bool withdrawn;       /* its free blocks are in no bin nor magazine; see pool_withdraw; set under the lock */
     unsigned int idle_since;     /* pool->clock when its last block was freed */
-    struct segment *idle_prev, *idle_next; /* pool->idle_first; under idle_lock, as the next two */
+    struct segment *idle_prev, *idle_next; /* pool->idle_first; under idle_lock, read under all locks as well */
     uint64_t listed;                       /* pool->idle_count when it became idle */
     uint64_t idle_for;                     /* how often segments became idle while this one was idle last */
     size_t got_for;                        /* size of the request for which the pool grew */

@@ -7,10 +7,12 @@ and memory of a killed process, is listed too.
 from __future__ import annotations
 
 import argparse
+import collections
 import json
 import sys
 
 from . import symbols
+from .asked_in import NO_RANGE, ranges_of
 from .callers import Names, names_of
 from .check import positive
 from .frames import UNKNOWN
@@ -22,8 +24,9 @@ HELP = "what was never freed, by stack"
 DESCRIPTION = """\
 Lists the blocks that are live at the end of the traces, added up over all ranks by the stack that asked for them; the most bytes
 first, each stack with its frames, innermost first. Needs CUPOOL_TRACE_EVENTS=segment,alloc, and CUPOOL_TRACE_STACKS=1 for the
-stacks, with functions and lines where the files that ran, or their debugging information, are here. A process that was killed, or frees nothing at its end, leaves all that it had. That something is left is no error: the
-exit status is 0."""
+stacks, with functions and lines where the files that ran, or their debugging information, are here. With cupool-run --nvtx each stack says in which ranges of NVTX its blocks were asked for. A process that was killed, or frees nothing at
+its end, leaves all that it had. That something is left is no error: the exit status is 0."""
+RANGES = 3  # of a stack, the most frequent ones; --json has all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,18 +34,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     symbols.add_arguments(parser)
 
 
+def ranges_in(r: Rank) -> "dict[tuple[int, int], str] | None":
+    """Of each block that is live at the end; None: the trace has no ranges."""
+    if not r.follows_blocks or not r.replay.has_ranges or r.path == "-":
+        return None
+    return ranges_of(r.path, {(d, start) for d, dev in r.replay.devices.items() for start, _, _ in dev.blocks.items()})
+
+
+def in_ranges(ranges: "collections.Counter[str]") -> str:
+    """In words; empty if nothing is known."""
+    if not any(ranges):
+        return ""
+    said = [f"{name or 'no range'} ({count_of(n, 'block')})" for name, n in ranges.most_common(RANGES)]
+    return "    asked for in " + ", ".join(said) + (f", {len(ranges) - RANGES} others" if len(ranges) > RANGES else "")
+
+
 def left_of(ranks: list[Rank]) -> list[Event]:
     """Each stack with its blocks that are live at the end."""
     out: dict[Names, Event] = {}
     for r in ranks:
-        for dev in r.replay.devices.values():
+        ranges = ranges_in(r)
+        for d, dev in r.replay.devices.items():
             for start, end, _ in dev.blocks.items() if r.follows_blocks else ():
                 caller = dev.blocks.more(start)
                 names = names_of(caller.stack, r.replay.frames) if caller else (UNKNOWN,)
-                o = out.setdefault(names, {"stack": names, "bytes": 0, "blocks": 0, "ranks": set()})
+                o = out.setdefault(names, {"stack": names, "bytes": 0, "blocks": 0, "ranks": set(), "ranges": collections.Counter()})
                 o["bytes"] += end - start
                 o["blocks"] += 1
                 o["ranks"].add(r.path)
+                if ranges is not None:
+                    o["ranges"][ranges.get((d, start), NO_RANGE)] += 1
     return sorted(({**o, "ranks": len(o["ranks"])} for o in out.values()), key=lambda o: (-o["bytes"], o["stack"]))
 
 
@@ -68,5 +89,5 @@ def run(args: argparse.Namespace) -> int:
     for o in left[:args.top]:
         print()
         print(table([human_size(o["bytes"]), count_of(o["blocks"], "block"), count_of(o["ranks"], "rank")], [], left=3))
-        print("\n".join(f"    {name}" for name in o["stack"]))
+        print("\n".join([*(f"    {name}" for name in o["stack"]), *filter(None, [in_ranges(o["ranges"])])]))
     return status

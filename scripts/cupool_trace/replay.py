@@ -249,7 +249,8 @@ class Replay:
             "register": self._register, "deregister": self._deregister, "held": self._held,
         }
         self._others: dict[str, Callable[[int, Event], None]] = {"frame": self._frame, "object": self._object, "nccl": self._nccl, "gap": self._gap, "host_alloc": self.host.alloc, "host_free": self.host.free,
-                                                                "host_held": self.host.told, "host_oom": self.host.refused, "host_stats": self.host.count, "vmm_stats": self._vmm}  # events of no one device
+                                                                "host_held": self.host.told, "host_oom": self.host.refused, "host_stats": self.host.count, "vmm_stats": self._vmm, "range_begin": self._range}  # events of no one device
+        self.has_ranges = False  # of NVTX
         self.kept: Optional[Event] = None  # virtual memory that is kept, as of the last such event
         self.nccl: Optional[Event] = None  # the findings of the process's operations, as of the last such event
 
@@ -425,6 +426,9 @@ class Replay:
         else:
             dev.registered.refused += 1
         self.comms.deregister(line, ev)
+
+    def _range(self, line: int, ev: Event) -> None:
+        self.has_ranges = True
 
     def _stats(self, line: int, ev: Event, dev: Device) -> None:
         dev.stats = {k: ev[k] for k in STATS}

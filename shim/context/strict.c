@@ -97,6 +97,20 @@ void policy_context_gone(CUcontext handle)
     }
 }
 
+void policy_frees_wait(void)
+{
+    const struct real_driver *driver = policy_auto_driver();
+    CUdevice device;
+
+    if (!driver)
+        return;
+    /* This thread's own on any device: work there may have waited for work of this one. */
+    (void)context_wait_frees(CONTEXT_ALL, /* others: */ false);
+    if (!driver->cuCtxGetDevice(&device) && !policy_is_quiesced(device))
+        (void)context_wait_frees(device, /* others: */ true);
+    policy_pinned_wait();
+}
+
 void policy_pinned_wait(void)
 {
     struct context *context;

@@ -351,6 +351,14 @@ static void access_before(struct watch *w, CUdeviceptr addr, const CUmemAccessDe
 
 #define access_after(...) NOTHING
 
+/* An object by which work reads or writes memory. Natively earlier frees have waited for that work. */
+static void texture_goes_before(struct watch *w)
+{
+    policy_frees_wait();
+}
+
+#define texture_goes_after(...) NOTHING
+
 /* A pool of the driver's. */
 #define pool_found_before(...) NOTHING
 

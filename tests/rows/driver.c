@@ -334,6 +334,7 @@ const struct effect effects[] = {
     {"saw", effect_saw, true, NULL},
     {"own", effect_own, true, NULL},
     {"syncs", effect_syncs, false, NULL},
+    {"frees-first", effect_frees_first, false, NULL},
     {"forgets-stream", effect_forgets_stream, false, NULL},
     {"ipc", effect_ipc, true, NULL},
     {"transfer", effect_transfer, true, NULL},

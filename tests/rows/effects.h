@@ -70,6 +70,7 @@ int effect_host_work(const struct expectation *e);
 int effect_node(const struct expectation *e);
 int effect_launch(const struct expectation *e);
 int effect_syncs(const struct expectation *e);
+int effect_frees_first(const struct expectation *e);
 int effect_forgets_stream(const struct expectation *e);
 int effect_saw(const struct expectation *e);
 

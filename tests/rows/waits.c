@@ -243,6 +243,29 @@ int effect_syncs(const struct expectation *e)
     return syncs(e->row, stream, ORDERED);
 }
 
+/* It waits for the work before a free, and only for that; not if a library makes it that orders its own work. */
+int effect_frees_first(const struct expectation *e)
+{
+    static int go;
+
+    __atomic_store_n(&go, 0, __ATOMIC_RELEASE); /* another row may have set it */
+    CHECK(freed() >= 0);                        /* may owe */
+    IS(freed(), ORDERED);
+    OK(simgpu_kernel(stream, &go, 10000000));
+    OK(accepted(e->row));
+    IS(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    IS(freed(), ORDERED);
+    OK(library_call(e->row, LIBRARY_TRANSFER, CUDA_SUCCESS));
+    IS(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
+    OK(cuStreamSynchronize(stream));
+    OK(simgpu_kernel(stream, NULL, 30000));
+    IS(freed(), ORDERED);
+    OK(accepted(e->row));
+    OK(cuStreamQuery(stream));
+    return 0;
+}
+
 /* Its handle may come back for another stream: to wait for that is no wait for this work. */
 int effect_forgets_stream(const struct expectation *e)
 {

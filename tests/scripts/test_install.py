@@ -86,7 +86,7 @@ class Installed(Case):
         expected = {
             "bin/cupool-replay", "bin/cupool-ctl", "bin/cupool-run", "bin/cupool-trace", "bin/cupool-info", f"{self.libdir}/libcupool.so", f"{self.libdir}/libcupool-nccl.so", f"{self.libdir}/pkgconfig/cupool.pc", "include/cupool.h",
             "share/doc/cupool/README.md", "share/doc/cupool/CHANGELOG.md", "share/cupool/version",
-            *("share/doc/cupool/examples/" + n for n in ("train_like.c", "phases.c", "ring.c", "pipeline.c", "job.h", "ddp.py", "fsdp.py", "job.py")),
+            *("share/doc/cupool/examples/" + n for n in ("train_like.c", "phases.c", "ring.c", "pipeline.c", "job.h", "ddp.py", "fsdp.py", "growing.py", "job.py")),
             *(f"{self.mandir}/man{n[-1]}/{n}" for n in
               ("cupool.7", "cupool.3", "cupool-run.1", "cupool-ctl.1", "cupool-trace.1", "cupool-info.1", "cupool-replay.1")),
             *package, *docs}

@@ -154,6 +154,24 @@ class Many(Case):
         self.job(2, steps=1)
         self.assertEqual(self.run_tool("leaks", *map(str, sorted(self.dir.iterdir())[:2])).stdout, "nothing is left, as far as the traces tell\n")
 
+    def test_leaks_by_range(self) -> None:
+        """Each stack says in which ranges its blocks were asked for: the innermost that the thread had pushed then."""
+        def leaky(events: "list[Event]") -> None:
+            def put(before: "Event", *more: "Event") -> None:
+                events[events.index(before):events.index(before)] = [{"t": before["t"], "tid": 42, **e} for e in more]
+            def begin(text: str, domain: str = "", number: int = 0) -> "Event":
+                return {"e": "range_begin", "text": text, "domain": domain, "range": number}
+            kept = sorted(([e for e in events if e.get("e") == "alloc" and e["n"] == n][-1] for n in (MIB, 4 * MIB)), key=events.index)
+            end = {"e": "range_end", "domain": "", "range": 0}
+            put(kept[0], end, begin("step"), begin("started", number=7), begin("evaluate"), begin("elsewhere", "domain"), {**end, "domain": "domain"})
+            put(kept[1], end)
+            events[:] = [e for e in events if not (str(e.get("e")).startswith("free_") and any(e["p"] == k["p"] and e["t"] >= k["t"] for k in kept))]
+        self.job(1, {0: leaky}, steps=4)
+        text = self.run_tool("leaks", str(self.dir)).stdout
+        self.assertIn("    asked for in evaluate (1 block), step (1 block)\n", text)
+        got = json.loads(self.run_tool("leaks", "--json", str(self.dir)).stdout)
+        self.assertEqual(got["stacks"][0]["ranges"], {"evaluate": 1, "step": 1})
+
     def test_json(self) -> None:
         self.job(12, {5: holds_more, 6: killed}, steps=4)
         got = json.loads(self.out("--json"))

@@ -303,6 +303,46 @@ static void test_rdma(void)
     cudaGetLastError();
 }
 
+/* An object is looked up when the work runs, and its destruction does not wait for that. */
+static void test_texture(void)
+{
+    int (*kernel)(void *, const int *, unsigned) =
+        (int (*)(void *, const int *, unsigned))dlsym(drv.lib, "simgpu_kernel");
+    int (*fetch)(void *, unsigned long long, unsigned long long, size_t) =
+        (int (*)(void *, unsigned long long, unsigned long long, size_t))dlsym(drv.lib, "simgpu_fetch");
+    LOAD(cuTexObjectCreate);
+    LOAD(cuTexObjectDestroy);
+    CUDA_RESOURCE_DESC from = {.resType = CU_RESOURCE_TYPE_LINEAR};
+    const CUDA_TEXTURE_DESC how = {0};
+    CUtexObject object, again;
+    int go = 0;
+
+    OK(cudaMemset(dev, 1, 64));
+    OK(cudaMemset(dev + 64, 2, 64));
+    OK(cudaDeviceSynchronize());
+    from.res.linear.sizeInBytes = 64;
+    CHECK_EQ(p_cuTexObjectCreate(&object, &from, &how, NULL), 1);
+    from.res.linear.devPtr = (uintptr_t)dev;
+    OK(p_cuTexObjectCreate(&object, &from, &how, NULL));
+    OK(fetch(s, object, (uintptr_t)dev + 128, 64));
+    OK(cudaStreamSynchronize(s));
+    CHECK_EQ(byte_at(128 + 63), 1);
+    OK(kernel(s, &go, 5000000));
+    OK(fetch(s, object, (uintptr_t)dev + 128, 64));
+    OK(p_cuTexObjectDestroy(object));
+    CHECK_EQ(p_cuTexObjectDestroy(object), 1);
+    CHECK_EQ(cudaStreamQuery(s), cudaErrorNotReady);
+    from.res.linear.devPtr = (uintptr_t)dev + 64;
+    OK(p_cuTexObjectCreate(&again, &from, &how, NULL));
+    CHECK(again == object);
+    __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
+    OK(cudaStreamSynchronize(s));
+    CHECK_EQ(byte_at(128 + 63), 2);
+    OK(p_cuTexObjectDestroy(again));
+    OK(cudaMemset(dev, 0, 192));
+    cudaGetLastError();
+}
+
 void test_calls(void)
 {
     OK(cudaMalloc((void **)&dev, N));
@@ -315,6 +355,7 @@ void test_calls(void)
     test_graph();
     test_green();
     test_rdma();
+    test_texture();
     OK(cudaStreamDestroy(s));
     OK(cudaFreeHost(pinned));
     OK(cudaFree(dev));

@@ -182,6 +182,7 @@ enum sim_kind {
     SIM_WRITE_VALUE,
     SIM_WAIT_VALUE,
     SIM_KERNEL,
+    SIM_FETCH,
     SIM_GRAPH
 };
 
@@ -213,6 +214,10 @@ struct sim_work {
             const int *until;
             uint64_t max_ns;
         } kernel;
+        struct {
+            uint64_t texture, dst;
+            size_t n;
+        } fetch;
         struct sim_point wait;
         struct sim_rec *rec;
         uint64_t addr;
@@ -356,6 +361,12 @@ CUresult sim_work_check(const struct sim_work *w, int dev);
 void sim_work_run(CUstream s, struct sim_work *w);
 void sim_work_drop(struct sim_work *w); /* release what it owns */
 void sim_work_copy(struct sim_work *dst, const struct sim_work *src);
+
+/* ---- texture.c ---- */
+
+/* The address of the memory that the context's texture object of this number reads, n bytes at least; 0: there is no
+ * such object. */
+uint64_t sim_texture_addr(CUcontext ctx, uint64_t number, size_t n);
 
 /* ---- copy.c ---- */
 

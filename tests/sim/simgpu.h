@@ -45,4 +45,11 @@ int simgpu_poke(unsigned long long addr, const void *from, size_t n);
  */
 int simgpu_kernel(void *stream, const int *until, unsigned int max_us);
 
+/*
+ * A kernel that reads the first n bytes of a texture object and writes them to device memory. It looks up what the
+ * object is when it runs: another one, if it was destroyed and its number given out again; an illegal address (700), if
+ * there is none. stream and result as simgpu_kernel's.
+ */
+int simgpu_fetch(void *stream, unsigned long long texture, unsigned long long to, size_t n);
+
 #endif

@@ -344,6 +344,16 @@ int simgpu_kernel(void *stream, const int *until, unsigned int max_us)
     return (int)submit(stream, false, w);
 }
 
+int simgpu_fetch(void *stream, unsigned long long texture, unsigned long long to, size_t n)
+{
+    struct sim_work w = {.kind = SIM_FETCH};
+
+    w.fetch.texture = texture;
+    w.fetch.dst = to;
+    w.fetch.n = n;
+    return (int)submit(stream, false, w);
+}
+
 enum ask { ASK_CTX, ASK_FLAGS, ASK_PRIORITY, ASK_ID, ASK_DEVICE };
 
 static CUresult ask(CUstream handle, bool pt, enum ask what, void *ret)

@@ -222,6 +222,9 @@ SIM_PT(cuGraphUpload, cuGraphUpload, 11010, cuGraphUpload_ptsz)
 SIM_PT(cuGraphLaunch, cuGraphLaunch, 10000, cuGraphLaunch_ptsz)
 SIM_FN(cuGraphExecDestroy, cuGraphExecDestroy, 10000)
 
+SIM_FN(cuTexObjectCreate, cuTexObjectCreate, 5000)
+SIM_FN(cuTexObjectDestroy, cuTexObjectDestroy, 5000)
+
 SIM_FN(cuMemCreate, cuMemCreate, 10020)
 SIM_FN(cuMulticastCreate, cuMulticastCreate, 12010)
 SIM_FN(cuMemExportToShareableHandle, cuMemExportToShareableHandle, 10020)

@@ -2,9 +2,9 @@
 /*
  * work.c - what an operation does when its turn comes.
  *
- * Operations are fills, copies, host functions, flag writes and waits, stream-ordered frees, and graphs of these. Every
- * operation looks its addresses up again when it runs: memory that was freed meanwhile is an illegal address (700),
- * which kills the context as on a GPU. engine.c has the order.
+ * Operations are fills, copies, fetches by texture objects, host functions, flag writes and waits, stream-ordered
+ * frees, and graphs of these. Every operation looks its addresses up again when it runs: memory that was freed
+ * meanwhile is an illegal address (700), which kills the context as on a GPU. engine.c has the order.
  *
  * Locking: called with sim_lock(); the lock is dropped while memory is touched or a host function runs. Allocations are
  * pinned meanwhile, so that memory of another context that is freed under a running copy stays mapped.
@@ -79,6 +79,8 @@ CUresult sim_work_check(const struct sim_work *w, int dev)
              addr_ok(w->copy.src, copy_bytes(w, w->copy.spitch, w->copy.sslice), dev);
     } else if (w->kind == SIM_WRITE_VALUE || w->kind == SIM_WAIT_VALUE) {
         ok = range_ok(w->value.addr, w->value.bytes, dev) && w->value.addr % w->value.bytes == 0;
+    } else if (w->kind == SIM_FETCH) {
+        ok = range_ok(w->fetch.dst, w->fetch.n, dev);
     }
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -208,6 +210,23 @@ static void kernel_run(CUstream s, const struct sim_work *w)
     }
 }
 
+/* A copy from what the object means by now. */
+static void fetch_run(CUstream s, const struct sim_work *w)
+{
+    const uint64_t from = sim_texture_addr(s->ctx, w->fetch.texture, w->fetch.n);
+    struct sim_work copy = {.kind = SIM_COPY};
+
+    if (!from) {
+        fault(s, "fetch", w->fetch.texture);
+        return;
+    }
+    copy.copy.dst = w->fetch.dst;
+    copy.copy.src = from;
+    copy.copy.width = w->fetch.n;
+    copy.copy.height = copy.copy.depth = 1;
+    copy_run(s, &copy);
+}
+
 static void host_run(CUstream s, const struct sim_work *w)
 {
     sim_unlock();
@@ -247,6 +266,9 @@ void sim_work_run(CUstream s, struct sim_work *w)
         break;
     case SIM_KERNEL:
         kernel_run(s, w);
+        break;
+    case SIM_FETCH:
+        fetch_run(s, w);
         break;
     case SIM_FREE: {
         struct sim_alloc *a = sim_alloc_find(w->addr);

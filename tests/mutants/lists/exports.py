@@ -42,6 +42,10 @@ MUTANTS = [
         ("hazard_memory_goes(CALLER); if (cache &&", "if (!cache) hazard_memory_goes(CALLER); if (cache &&")]),
     Mutant("auto: access is taken back before an earlier free's wait is over", ["driver static preloaded / no_access_after_free"], [
         ("if (none && device >= 0) memory_goes();", "if (none && device >= 0) ;")]),
+    Mutant("auto: a texture is destroyed before an earlier free's wait is over", ["auto_texture static auto", "rows driver"], [
+        ("policy_frees_wait();", ";", "texture_goes_before")]),
+    Mutant("auto: a texture that is destroyed makes the devices strict", ["rows driver"], [
+        ("policy_frees_wait();", 'policy_strict(POLICY_ALL, "");', "texture_goes_before")]),
     Mutant("auto: memory that is mapped for another device is not seen", ["auto_peer static auto"], [
         ('policy_strict(POLICY_ALL, "memory of other devices");', ";")]),
     Mutant("auto: a node of any type that touches host memory is not seen", ["auto_graph static auto"], [

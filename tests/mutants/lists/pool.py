@@ -312,12 +312,23 @@ MUTANTS = [
     Mutant("small requests go to idle segments", ["bins"], [
         ("if (size < POOL_SEGMENT_UNIT) return false;", "")]),
     Mutant("a growing pool hands nothing back", ["excess"], [
-        ("while (has_arrived && !pool->releasing &&", "while (false && has_arrived && !pool->releasing &&")]),
+        ("if (has_arrived && !pool->releasing) excess_unlink", "if (false) excess_unlink")]),
     Mutant("a growing pool hands everything back", ["excess"], [
-        ("!pool->releasing && held - leaving > may.max && (segment", "!pool->releasing && (segment"),
-        ("if (unused > most && !is_tolerated(may, held, segment)) {", "if (unused > most) {")]),
+        ("while (held > may->max && (count", "while ((count"), ("i < count && held > may->max; i++", "i < count; i++"),
+        ("|| is_tolerated(may, held, segment)) continue;", ") continue;"), ("if (is_tolerated(may, held, segment)) continue; held", "held")]),
     Mutant("a growing pool hands much back for little", ["policy"], [
-        ("if (unused > most && !is_tolerated(may, held, segment)) {", "if (unused > most) {")]),
+        ("|| is_tolerated(may, held, segment)) continue;", ") continue;"), ("if (is_tolerated(may, held, segment)) continue; held", "held")]),
+    Mutant("a growing pool hands more back than it must", ["excess", "policy"], [
+        ("i < count && held > may->max; i++", "i < count; i++")]),
+    Mutant("a growing pool looks only once", ["excess"], [
+        ("while (held > may->max && (count", "if (held > may->max && (count")]),
+    Mutant("a growing pool hands back what it may keep, once others have gone", ["policy"], [
+        ("if (is_tolerated(may, held, segment)) continue; held", "held")]),
+    Mutant("what stays takes the place of what goes", ["excess"], [
+        ("|| is_tolerated(may, held, segment)) continue;", ") continue;"),
+        ("if (is_tolerated(may, held, segment)) continue; held", "if (is_tolerated(may, held, segment)) return; held")]),
+    Mutant("of many idle segments those chosen are the first ones", ["excess"], [
+        ("if ((count == CHOSEN && unused <= chosen[CHOSEN - 1].unused) ||", "if (count == CHOSEN ||")]),
     Mutant("a growing pool tolerates much beside a large segment", ["policy"], [
         ("&& held - may->max <= may->excess && held <= may->bound;", "&& held <= may->bound;")]),
     Mutant("a growing pool hands back more and more that does not arrive", ["policy"], [

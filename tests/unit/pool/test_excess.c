@@ -205,6 +205,76 @@ POOL_CASE(test_what_is_used_next_stays)
     assert_int_equal(event->addr, other);
 }
 
+/* The bytes of the segments of one size that went back. */
+static size_t gone(const struct env *env, size_t size)
+{
+    const struct fake_event *event;
+    size_t bytes = 0;
+
+    for (unsigned int n = 0; (event = fake_event_of(env->fake, FAKE_FREE, n)) != NULL; n++)
+        bytes += event->size == size ? size : 0;
+    return bytes;
+}
+
+/* More than are chosen in one look. None has been used again, so those idle longest go. */
+POOL_CASE(test_many_go_at_once)
+{
+    const struct fake_event *event;
+    uint64_t addrs[40];
+    size_t i;
+
+    pool_with(env, 0, 0);
+    for (i = 0; i < 40; i++)
+        addrs[i] = alloc(env->pool, 4 * MIB);
+    for (i = 0; i < 40; i++) {
+        release(addrs[i]);
+        assert_int_equal(pool_decay(env->pool, UINT32_MAX), 0);
+    }
+    alloc(env->pool, 120 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 28); /* a twentieth of 160 MiB may stay */
+    for (unsigned int n = 0; (event = fake_event_of(env->fake, FAKE_FREE, n)) != NULL; n++) {
+        for (i = 0; addrs[i] != event->addr; i++)
+            assert_true(i + 1 < 28);
+    }
+}
+
+/* The last of more than are chosen in one look, which would be unused for longest. */
+POOL_CASE(test_large_segment_behind_many_goes_first)
+{
+    uint64_t addrs[21];
+
+    pool_with(env, 0, 0);
+    for (size_t i = 0; i < 21; i++)
+        addrs[i] = alloc(env->pool, (i < 20 ? 4 : 100) * MIB);
+    for (size_t i = 0; i < 21; i++) {
+        release(addrs[i]);
+        assert_int_equal(pool_decay(env->pool, UINT32_MAX), 0);
+    }
+    alloc(env->pool, 30 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 1);
+    assert_int_equal(gone(env, 100 * MIB), 100 * MIB);
+}
+
+/* The large ones would go first, but too little of each is too much; there are more than are chosen in one look. */
+POOL_CASE(test_large_segments_that_stay_hold_up_no_small_ones)
+{
+    uint64_t large[20], small[22];
+
+    pool_with(env, 0, 0);
+    for (size_t i = 0; i < 20; i++)
+        large[i] = alloc(env->pool, 40 * MIB);
+    for (size_t i = 0; i < 20; i++)
+        release(large[i]);
+    for (size_t i = 0; i < 22; i++)
+        small[i] = alloc(env->pool, 2 * MIB); /* 4 MiB more than a twentieth */
+    for (size_t i = 0; i < 22; i++)
+        release(small[i]);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 0);
+    alloc(env->pool, 4 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 4);
+    assert_int_equal(gone(env, 2 * MIB), 8 * MIB);
+}
+
 int main(void)
 {
     return pool_cases_run("excess");

@@ -246,6 +246,7 @@ static void run(bool prompt, size_t capacity)
         envs[p].fake->capacity = capacity;
         envs[p].fake->order_hook = order_hook;
         config = fake_config(envs[p].fake);
+        config.excess_min = p ? 0 : config.excess_min; /* the second gives idle segments back where it grows */
         envs[p].fake->prompt = prompt;
         envs[p].pool = pool_new(&config);
         stamps[p] = calloc(GRANULES, sizeof(*stamps[p]));

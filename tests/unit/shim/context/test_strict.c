@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_strict.c - shim/context/free_policy.c: devices that become strict: what is said of it, what that waits for, and
- * a second context on a device.
+ * test_strict.c - shim/context/strict.c: devices that become strict: what is said of it, what that waits for, a second
+ * context on a device; and what waits in the same way without becoming strict.
  */
 #include <string.h>
 
@@ -98,6 +98,29 @@ static void test_waits_for_earlier_frees(void **state)
     assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
 }
 
+/* A texture goes: the current device's frees are waited for, and nothing becomes strict. */
+static void test_frees_wait(void **state)
+{
+    with_free();
+    fake_current(fake_context(1));
+    policy_frees_wait(); /* another thread's, elsewhere */
+    assert_int_equal(fake.contexts[0].over, 0);
+    fake_current(fake_context(0));
+    policy_frees_wait();
+    assert_int_equal(fake.contexts[0].over, 10);
+    assert_int_equal(strict(), 0);
+    fake.absent = true;
+    policy_frees_wait();
+}
+
+static void test_frees_wait_no_effect(void **state)
+{
+    with_free();
+    fake.scripts[FN(cuEventQuery)].calls = 0;
+    policy_frees_wait();
+    assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
+}
+
 static void *strict_too(void *arg)
 {
     fake_current(fake_context(0));
@@ -182,7 +205,7 @@ static void test_second_context(void **state)
 
 int main(int argc, char **argv)
 {
-    struct isolated tests[8];
+    struct isolated tests[11];
     size_t n = 0;
 
     tests[n++] = (struct isolated){ISOLATED(test_strict)};
@@ -190,6 +213,9 @@ int main(int argc, char **argv)
     tests[n++] = (struct isolated){ISOLATED(test_strict_no_effect), .environment = "CUPOOL_FREE=relaxed"};
     tests[n++] = (struct isolated){ISOLATED(test_strict_memory)};
     tests[n++] = (struct isolated){ISOLATED(test_waits_for_earlier_frees)};
+    tests[n++] = (struct isolated){ISOLATED(test_frees_wait)};
+    tests[n++] = (struct isolated){ISOLATED(test_frees_wait_no_effect), .environment = "CUPOOL_FREE=ordered"};
+    tests[n++] = (struct isolated){ISOLATED(test_frees_wait_no_effect), .environment = "CUPOOL_FREE=relaxed"};
     tests[n++] = (struct isolated){ISOLATED(test_second_waits_too)};
     tests[n++] = (struct isolated){ISOLATED(test_reach_waits_too)};
     tests[n++] = (struct isolated){ISOLATED(test_second_context)};
