@@ -188,7 +188,7 @@ static int after_reset(void)
 }
 
 /* Natively nothing can be freed in there: then the memory stays the program's. */
-static int host_result, host_async_result, host_native_result;
+static int host_result, host_async_result, host_driver_result, host_native_result;
 
 static void CUDART_CB free_on_host(void *p)
 {
@@ -197,6 +197,7 @@ static void CUDART_CB free_on_host(void *p)
     host_native_result = (int)cudaMemGetInfo(&avail, &total);
     host_result = (int)cudaFree(p);
     host_async_result = (int)cudaFreeAsync(p, 0);
+    host_driver_result = (int)cuMemFree(BT_ADDRESS(p)); /* a static cudart may not come so far */
 }
 
 #define ODD ((size_t)77777) /* bytes, of which there is nothing else */
@@ -214,6 +215,7 @@ static int host_function(void)
     if (!host_native_result)
         SKIP("nothing was refused");
     CHECK(host_result == host_native_result && host_async_result == host_native_result);
+    CHECK(host_driver_result == host_native_result);
     (void)cudaGetLastError();
     for (int i = 0; i < 4; i++) {
         OK(cudaMalloc(&q[i], 1000)); /* what a free keeps back comes with a later one */

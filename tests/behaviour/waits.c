@@ -128,7 +128,8 @@ static int served_request(void)
 }
 
 /* Natively this thread's frees wait for its work, however long that takes, and then the request is served. Small blocks
- * of segments of their own: CUPOOL_FREE=relaxed defers their frees, and none is large enough for the request. */
+ * of segments of their own: CUPOOL_FREE=relaxed defers their frees, and none is large enough for the request. No
+ * request is refused before, since frees soon after that are not deferred. */
 static int own_work(void)
 {
     const size_t size = 6 * BT_MIB;
@@ -142,9 +143,9 @@ static int own_work(void)
     __atomic_store_n(&release, 0, __ATOMIC_SEQ_CST);
     OK(cudaMemGetInfo(&avail, &total));
     OK(cudaMalloc(&ballast, (avail - 128 * size) / (2 * BT_MIB) * (2 * BT_MIB)));
-    while (count < 256 && cudaMalloc(&blocks[count], size) == cudaSuccess)
-        count++;
-    LAST(cudaErrorMemoryAllocation);
+    do
+        OK(cudaMalloc(&blocks[count++], size));
+    while (!cudaMemGetInfo(&avail, &total) && avail >= 2 * size && count < 256);
     CHECK(count > 64 && count < 256);
     OK(kernel(NULL, &release, OWN_US));
     OK(cudaFree(blocks[1]));

@@ -150,9 +150,9 @@ class Switch(Base):
     def two(self, **env: str) -> "tuple[Server, Server]":
         return Server(self, **env), Server(self, **env)
 
-    def one_inserted(self, size: int = UNIT) -> "tuple[Server, Server, int, int, int]":
+    def one_inserted(self, size: int = UNIT, **env: str) -> "tuple[Server, Server, int, int, int]":
         """A block of a's that b has inserted: its number, the import's, the range's."""
-        a, b = self.two()
+        a, b = self.two(**env)
         mine = a.alloc(size, 1)
         import_, at = b.take(a.ticket(mine)), b.reserve(size)
         self.assertEqual(b(f"insert {at} 0 {import_}"), 0)

@@ -33,18 +33,36 @@ static void trim(struct rank *r)
     CU(cudaFree(at));
 }
 
-/* Freed while the GPU is still at work with it, and then needed for something larger. */
+struct block {
+    int device;
+    void *at;
+};
+
+static void *block_free(void *arg)
+{
+    const struct block *block = arg;
+
+    CU(cudaSetDevice(block->device));
+    CU(cudaFree(block->at));
+    return NULL;
+}
+
+/* Freed while the GPU is still at work with it, and then needed for something larger. Another thread frees it: a
+ * request waits for the frees of its own thread before any memory goes. */
 static void busy(struct rank *r)
 {
+    struct block block = {.device = r->rank};
+    pthread_t other;
     char *at;
 
     comm_make(r, 0);
     for (int i = 0; i < 4; i++) {
-        at = get(20 * MIB);
+        block.at = at = get(20 * MIB);
         fill(at, r->rank, COUNT);
         for (int j = 0; j < 8; j++)
             NC(ncclAllGather(at, at + MIB, COUNT, ncclFloat, r->comm, r->stream));
-        CU(cudaFree(at));
+        pthread_create(&other, NULL, block_free, &block);
+        pthread_join(other, NULL);
         at = get(48 * MIB);
         CU(cudaFree(at));
     }

@@ -310,7 +310,8 @@ class Beside(Switch):
     """Captures, pauses, resets, frees and children while memory is inserted."""
 
     def test_a_capture(self) -> None:
-        a, b, mine, import_, at = self.one_inserted()
+        """With one device: for a second one, whose context is unknown, a later check would refuse it as well."""
+        a, b, mine, import_, at = self.one_inserted(SIMGPU_DEVICES="1")
         self.assertEqual(b(f"capture {at}"), BUSY)
         self.assertEqual(b(f"check {at} 1"), 0)
         self.assertEqual(b(f"withdraw {at} 0"), 0)

@@ -156,16 +156,16 @@ MUTANTS = [
         ("(destroyed || !capture_active_on(stream))", "(!destroyed && !capture_active_on(stream))")]),
     Mutant("a capture that does not begin keeps the gate closed", ["faults / Faults.test_without_faults"], [
         ("if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;")]),
-    Mutant("a thread takes the gate with it", ["teardown static preloaded / thread_end_while_capturing"], [
+    Mutant("a thread takes the gate with it", ["shim_capture", "teardown static preloaded / thread_end_while_capturing"], [
         ("captures_remove(is_of_dead_thread, NULL);", "")]),
     Mutant("a context that is reset keeps the gate closed", ["teardown static preloaded / reset_while_capturing"], [
         ("capture_forget(handle, atomic_load(&context->captures));", ""),
         ("if (capture_active()) captures_ask();", "")]),
 
     # --- errors ---
-    Mutant("a block whose free was refused in a host function is handed out", ["free_errors shared preloaded"], [
+    Mutant("a block whose free was refused in a host function is handed out", ["shim_order"], [
         ("is_sticky(result) || is_refused(context, result) ?", "is_sticky(result) ?")]),
-    Mutant("a capture of a thread without a context waits for nobody", ["capture shared preloaded"], [
+    Mutant("a capture of a thread without a context waits for nobody", ["shim_capture", "capture_beside shared preloaded / by_new_threads"], [
         ("!handle && (context = context_next(&i, CONTEXT_ALL))", "false")], 5),
     Mutant("a capture waits for a free that waits for it", ["capture_beside static preloaded"], [
         ("if (now_ns() >= *limit) break;", "")]),
@@ -181,7 +181,7 @@ MUTANTS = [
         ("context_unpin(context)) arrivals_collect(context, 0); }", "context_unpin(context)) order_wait(context); }")]),
     Mutant("other threads' deferred frees are waited for as one's own", ["waits static relaxed / refused_request"], [
         ("is_own ? thread_slot : SLOT_USER_OTHERS", "thread_slot")]),
-    Mutant("one's own deferred frees are waited for as other threads'", ["waits static relaxed / own_work"], [
+    Mutant("one's own deferred frees are waited for as other threads'", ["shim_frees", "waits static relaxed / own_work"], [
         ("is_own ? thread_slot : SLOT_USER_OTHERS", "SLOT_USER_OTHERS")]),
     Mutant("a wait in vain is made again", ["shim_segments"], [
         ("if (!any && patience && now_ns() >= limit)", "if (false)")]),
@@ -222,7 +222,7 @@ MUTANTS = [
     Mutant("NCCL: a segment goes while it is registered", ["nccl / Registered.test_memory_that_goes"], [
         ("if (context_events.segment_removing(addr, puts_of[kind], context)) puts_of[kind](context, addr, size);",
          "puts_of[kind](context, addr, size);")]),
-    Mutant("NCCL: memory goes under work that uses it", ["nccl / Registered.test_memory_that_goes_under_work"], [
+    Mutant("NCCL: memory goes under work that uses it", ["shim_nccl_memory", "nccl / Registered.test_memory_that_goes_under_work"], [
         ("if ((backend_source(kind)->put_needs_wait || context_events.registers()) && order_wait(context))", "if (false)")]),
 
     # --- memory past the pool that is registered once it is used ---
@@ -264,7 +264,7 @@ MUTANTS = [
         ("else if (!nccl_memory_is_shareable((uintptr_t)ptr))", "else if (false)")]),
     Mutant("free memory is that of one context", ["meminfo static preloaded"], [
         ("idle += stats.idle + arrivals_outstanding(context);", "idle = stats.idle + arrivals_outstanding(context);")]),
-    Mutant("free memory is that of all devices", ["meminfo static preloaded"], [
+    Mutant("free memory is that of all devices", ["shim_memory", "meminfo static preloaded / each_device"], [
         ("uint64_t idle = 0, used = 0; for (unsigned int i = 0; (context = context_next(&i, device));", "uint64_t idle = 0, used = 0; (void)device; for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL));")]),
     Mutant("free memory does not count deferred blocks", ["meminfo static preloaded"], [
         ("{ pool_flush(context->pool); pool_stats_get(context->pool, &stats); idle +=", "{ pool_stats_get(context->pool, &stats); idle +=")]),

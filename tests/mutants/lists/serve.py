@@ -25,6 +25,8 @@ MUTANTS = [
         ("(void)host_pool_decay(host_memory_pool(), LOOKS - 1);", "(void)host_pool_decay(host_memory_pool(), 1);")]),
 
     # --- the order of frees ---
+    Mutant("a free in a host function that needs no call of the driver is made", ["free_errors static relaxed"], [
+        ("if (!thread_is_answered()) return pool_of(addr) ? SERVE_FAILED : SERVE_FORWARD;", "")]),
     Mutant("guard bytes: cudaFreeAsync waits", ["hang / Hang.test_guard_bytes_wait_only_where_a_free_does"], [
         ("/* may_wait: */ release == pool_free", "/* may_wait: */ true")]),
 

@@ -35,13 +35,14 @@ static struct {
     bool absent, captures;
     CUresult refuses; /* what the next calls return, `times` of them, after `from` more */
     unsigned int times, from;
-    void (*during)(void); /* once */
-    uint64_t next;        /* the address of the next range */
-    size_t reserved;      /* bytes */
-    unsigned int handles; /* that are taken */
-    unsigned int grants;  /* that are held */
-    unsigned int waits;   /* for the device, since the last unmapping */
-    int rc;               /* of ipc_peer_ask */
+    void (*during)(void);   /* once */
+    uint64_t next;          /* the address of the next range */
+    size_t reserved;        /* bytes */
+    unsigned int handles;   /* that are taken */
+    unsigned int grants;    /* that are held */
+    unsigned int exporters; /* that a first request was made to */
+    unsigned int waits;     /* for the device, since the last unmapping */
+    int rc;                 /* of ipc_peer_ask */
     struct ipc_grant grant;
     size_t behind; /* bytes of the segment behind the block */
     int device;
@@ -225,6 +226,8 @@ int ipc_peer_ask(struct ipc_peers *peers, const struct ipc_ticket *ticket, uint6
     if (during)
         during();
     *ret_fd = -1;
+    fake.exporters += !peers->first;
+    peers->first = (struct ipc_peer *)peers; /* as if there were a connection now */
     if (fake.rc)
         return fake.rc;
     *ret_peer = (struct ipc_peer *)peers;

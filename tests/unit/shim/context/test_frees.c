@@ -323,6 +323,11 @@ static void test_order_wait_own(void **state)
     assert_int_equal(fake.contexts[0].over, 40);
     free_one(context);
     assert_true(order_wait_own(context));
+    /* Deferred frees, ordered together: this thread's alone, or several threads'. */
+    assert_int_equal(order_ops.order(context, POOL_ORDER_DEVICE), 0);
+    assert_false(order_wait_own(context));
+    assert_int_equal(order_ops.order(context, POOL_ORDER_OWN), 0);
+    assert_true(order_wait_own(context));
     assert_true(fake_thread_is_clean(fake_context(0)));
     elsewhere(free_one, context);
     context->policy.strict = true;

@@ -266,6 +266,24 @@ static void test_exporters_are_asked_at_the_same_time(void **state)
     nothing_is_left();
 }
 
+/* An exporter is known as long as one import or request is left. */
+static void test_exporters_are_forgotten_with_their_last_import(void **state)
+{
+    int64_t first = import_from(1, 1), second = import_from(1, 1), third;
+
+    (void)state;
+    assert_int_equal(fake.exporters, 1);
+    assert_int_equal(insert_close(first), 0);
+    third = import_from(1, 1);
+    assert_int_equal(fake.exporters, 1);
+    assert_int_equal(insert_close(second), 0);
+    assert_int_equal(insert_close(third), 0);
+    first = import_from(1, 1);
+    assert_int_equal(fake.exporters, 2);
+    assert_int_equal(insert_close(first), 0);
+    nothing_is_left();
+}
+
 /* Random calls, compared with a list of what is where. */
 static void test_random(void **state)
 {
@@ -318,6 +336,7 @@ int main(void)
         cmocka_unit_test_setup(test_refused_calls, start),
         cmocka_unit_test_setup(test_other_threads_meanwhile, start),
         cmocka_unit_test_setup(test_exporters_are_asked_at_the_same_time, start),
+        cmocka_unit_test_setup(test_exporters_are_forgotten_with_their_last_import, start),
         cmocka_unit_test_setup(test_random, start),
     };
 
