@@ -26,9 +26,14 @@ void memory_add_idle(size_t *free, const size_t *total)
 bool memory_has_context(void)
 {
     const struct real_driver *driver = real_driver_get();
+    CUresult result;
     CUdevice device;
 
-    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;
+    if (!driver)
+        return true;
+    result = driver->cuCtxGetDevice(&device);
+    /* Another error is no reason to believe that there is none: the program has its block. */
+    return result != CUDA_ERROR_INVALID_CONTEXT && result != CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 enum serve_verdict memory_free_async(uint64_t addr, CUstream stream)
