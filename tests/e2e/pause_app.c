@@ -404,10 +404,11 @@ static void beside_once(void)
 static void beside_set(char *symbol)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    void (*before)(const char *, void (*)(void)) =
-        driver ? __extension__(void (*)(const char *, void (*)(void))) dlsym(driver, "simgpu_before") : NULL;
+    void (*before)(const char *, void (*)(void)) = NULL;
     char *colon = strchr(symbol, ':');
 
+    if (driver)
+        *(void **)&before = dlsym(driver, "simgpu_before");
     CU(before && colon ? 0 : 1);
     *colon = '\0';
     atomic_store(&beside, colon + 1);

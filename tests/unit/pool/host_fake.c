@@ -94,7 +94,7 @@ static void wipe(uint64_t addr, size_t size)
     static const struct mark none;
 
     for (uint64_t at = addr; at < addr + size; at += HOST_GRANULE)
-        if (memcmp((const void *)(uintptr_t)at, &none, sizeof(none)))
+        if (memcmp((const void *)(uintptr_t)at, &none, sizeof(none)) != 0)
             *(struct mark *)(uintptr_t)at = none;
 }
 
