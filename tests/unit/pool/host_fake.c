@@ -91,11 +91,11 @@ static void card_map(void)
 /* New memory has no marks. */
 static void wipe(uint64_t addr, size_t size)
 {
-    static const struct mark none;
+    static const unsigned char none[sizeof(struct mark)];
 
     for (uint64_t at = addr; at < addr + size; at += HOST_GRANULE)
         if (memcmp((const void *)(uintptr_t)at, &none, sizeof(none)) != 0)
-            *(struct mark *)(uintptr_t)at = none;
+            memset((void *)(uintptr_t)at, 0, sizeof(none));
 }
 
 /* The first place with as many free units in a row. */
