@@ -73,8 +73,8 @@ static inline void bins_remove(struct bins *bins, struct block *block)
 /*
  * The free block that serves a request of size bytes (a multiple of POOL_GRANULE); NULL: none. It stays in its bin. An
  * idle segment serves requests from POOL_SEGMENT_UNIT on if it is too large by less than that, or is broken if that
- * exposes at most room bytes (see pool->exposed). A packed segment serves if that exposes at
- * most room bytes more. all: ignore exposure, and examine every block before returning NULL.
+ * exposes at most room bytes (see pool->exposed). A packed segment serves if that exposes at most room bytes more.
+ * all: ignore exposure, and examine every block before returning NULL.
  */
 struct block *bins_find(const struct bins *bins, size_t size, size_t room, bool all);
 

@@ -90,8 +90,8 @@ static bool is_tolerated(const struct allowance *may, size_t held, const struct 
     return held - may->max < segment->size / TOLERANCE_PART && held - may->max <= may->excess && held <= may->bound;
 }
 
-/* In how many of segments' becoming idle the segment will be used again, if it stays idle as long as last time. If it
- * has been idle longer than that, its use has changed: as long again as it is late. */
+/* How many more segments become idle before this one is used again, if it stays idle as long as last time. If it has
+ * been idle longer than that, its use has changed: as long again as it is late. */
 static uint64_t time_to_use(const struct pool *pool, const struct segment *segment)
 {
     const uint64_t idle = pool->idle_count - segment->listed;

@@ -24,8 +24,9 @@ HELP = "what was never freed, by stack"
 DESCRIPTION = """\
 Lists the blocks that are live at the end of the traces, added up over all ranks by the stack that asked for them; the most bytes
 first, each stack with its frames, innermost first. Needs CUPOOL_TRACE_EVENTS=segment,alloc, and CUPOOL_TRACE_STACKS=1 for the
-stacks, with functions and lines where the files that ran, or their debugging information, are here. With cupool-run --nvtx each stack says in which ranges of NVTX its blocks were asked for. A process that was killed, or frees nothing at
-its end, leaves all that it had. That something is left is no error: the exit status is 0."""
+stacks, with functions and lines where the files that ran, or their debugging information, are here. With cupool-run --nvtx each
+stack says in which ranges of NVTX its blocks were asked for. A process that was killed, or frees nothing at its end, leaves all that
+it had. That something is left is no error: the exit status is 0."""
 RANGES = 3  # of a stack, the most frequent ones; --json has all
 
 

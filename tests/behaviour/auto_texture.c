@@ -130,11 +130,21 @@ static int setup_far(void)
     return setup();
 }
 
-/* The work that reads the first texture was launched before the free; release makes that. */
-static int replaced(void)
+/* What the held work fetched is all of the first texture. */
+static int fetched_first(void)
 {
     long bad;
 
+    hold_release();
+    OK(cudaDeviceSynchronize());
+    bad = auto_count(out, N, 1);
+    CHECK(bad >= 0);
+    return bad ? WRONG("%ld of %zu bytes are of a texture that was made later", bad, (size_t)N) : 0;
+}
+
+/* The work that reads the first texture was launched before the free; release makes that. */
+static int replaced(void)
+{
     for (int round = 0; round < 2; round++) {
         TRY(bt_fill(out, N, 0));
         TRY(hold(s));
@@ -142,12 +152,7 @@ static int replaced(void)
         TRY(auto_now->release());
         OK(cuTexObjectDestroy(object));
         TRY(make(second));
-        hold_release();
-        OK(cudaDeviceSynchronize());
-        bad = auto_count(out, N, 1);
-        CHECK(bad >= 0);
-        if (bad)
-            return WRONG("round %d: %ld of %zu bytes are of a texture that was made later", round, bad, (size_t)N);
+        TRY(fetched_first());
         OK(cuTexObjectDestroy(object));
         TRY(make(first));
         if (auto_now->release != free_far)
@@ -161,7 +166,6 @@ static int replaced_beside_capture(void)
 {
     cudaStream_t captured;
     cudaGraph_t graph;
-    long bad;
 
     OK(cudaStreamCreateWithFlags(&captured, cudaStreamNonBlocking));
     TRY(bt_fill(out, N, 0));
@@ -172,12 +176,8 @@ static int replaced_beside_capture(void)
     OK(cudaMemsetAsync(second, 2, N, captured));
     OK(cuTexObjectDestroy(object));
     TRY(make(second));
-    hold_release();
     OK(cudaStreamEndCapture(captured, &graph));
-    OK(cudaDeviceSynchronize());
-    bad = auto_count(out, N, 1);
-    CHECK(bad >= 0);
-    return bad ? WRONG("%ld of %zu bytes are of a texture that was made later", bad, (size_t)N) : 0;
+    return fetched_first();
 }
 
 /* Nothing waits for work that was launched after the last free, or where nothing was freed. */
@@ -205,8 +205,6 @@ static int destroyed_beside_work(void)
 /* With CUPOOL_HOST_POOL=1 a free of pinned memory does not wait either. */
 static int replaced_after_pinned_free(void)
 {
-    long bad;
-
     OK(cudaMallocHost(&victim, 1000));
     TRY(bt_fill(out, N, 0));
     TRY(hold(s));
@@ -214,11 +212,7 @@ static int replaced_after_pinned_free(void)
     OK(cudaFreeHost(victim));
     OK(cuTexObjectDestroy(object));
     TRY(make(second));
-    hold_release();
-    OK(cudaDeviceSynchronize());
-    bad = auto_count(out, N, 1);
-    CHECK(bad >= 0);
-    return bad ? WRONG("%ld of %zu bytes are of a texture that was made later", bad, (size_t)N) : 0;
+    return fetched_first();
 }
 
 /* clang-format off */
