@@ -16,6 +16,7 @@ from .asked_in import NO_RANGE, ranges_of
 from .callers import Names, names_of
 from .check import positive
 from .frames import UNKNOWN
+from .reader import CannotRead
 from .replay import Rank, load
 from .schema import Event
 from .text import count_of, human_size, table
@@ -36,10 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def ranges_in(r: Rank) -> "dict[tuple[int, int], str] | None":
-    """Of each block that is live at the end; None: the trace has no ranges."""
+    """Of each block that is live at the end; None: the trace has no ranges, or cannot be read again."""
     if not r.follows_blocks or not r.replay.has_ranges or r.path == "-":
         return None
-    return ranges_of(r.path, {(d, start) for d, dev in r.replay.devices.items() for start, _, _ in dev.blocks.items()})
+    try:
+        return ranges_of(r.path, {(d, start) for d, dev in r.replay.devices.items() for start, _, _ in dev.blocks.items()})
+    except CannotRead as e:  # the file was there a moment ago
+        print(f"cupool-trace: {e}", file=sys.stderr)
+        return None
 
 
 def in_ranges(ranges: "collections.Counter[str]") -> str:

@@ -130,7 +130,7 @@ static int setup_far(void)
     return setup();
 }
 
-/* What the held work fetched is all of the first texture. */
+/* The held work ends: all that it fetched is of the first texture. */
 static int fetched_first(void)
 {
     long bad;
