@@ -354,7 +354,7 @@ static void access_before(struct watch *w, CUdeviceptr addr, const CUmemAccessDe
 /* An object by which work reads or writes memory. Natively earlier frees have waited for that work. */
 static void texture_goes_before(struct watch *w)
 {
-    policy_frees_wait();
+    policy_frees_wait(/* others: */ true);
 }
 
 #define texture_goes_after(...) NOTHING
