@@ -101,6 +101,9 @@ MUTANTS = [
     Mutant("dlsym answers for RTLD_NEXT", ["next preloaded"], [
         ("if (!name || handle == RTLD_NEXT || handle == RTLD_DEFAULT ||", "if (!name || handle == RTLD_DEFAULT ||")]),
 
+    Mutant("dlsym: UCX finds our functions among the driver's", ["world_preloads / Interposers.test_under_its_real_name"], [
+        (" && !is_patcher(caller) ? ", " ? ")]),
+
     # --- NCCL ---
     Mutant("NCCL: a communicator that could not shrink is used", ["nccl_rows / Rows.test_ends"], [
         ("nccl_after(parent, used, result); return result;",
