@@ -35,21 +35,21 @@ static bool starts_segment(const struct block *block)
 }
 
 /* May size bytes of block be handed out? The block is large enough and not in a shared segment. */
-static bool may_serve(const struct block *block, size_t size, size_t room, bool all)
+static bool may_serve(const struct block *block, size_t size, const struct packing_room *room, bool all)
 {
     const struct segment *segment = block->segment;
 
     if (segment->used)
-        return all || segment_exposes(segment, size) <= room;
+        return all || segment_fits(segment, size, room);
     if (size < POOL_SEGMENT_UNIT)
         return false;
     return block->size - size < POOL_SEGMENT_UNIT ||
-           (block->size / BREAK_RATIO <= size && segment_exposes(segment, size) <= room);
+           (block->size / BREAK_RATIO <= size && segment_fits(segment, size, room));
 }
 
 /* The best block in a bin: first close fits that start their segment (they can be exported by IPC), then the
  * tightest. */
-static struct block *bin_best(struct block *block, size_t size, size_t room, bool all)
+static struct block *bin_best(struct block *block, size_t size, const struct packing_room *room, bool all)
 {
     const bool shared = block->segment->shared; /* all blocks of these bins are, and any of them may be handed out */
     struct block *best = NULL;
@@ -71,7 +71,7 @@ static struct block *bin_best(struct block *block, size_t size, size_t room, boo
     return best;
 }
 
-struct block *bins_find(const struct bins *bins, size_t size, size_t room, bool all)
+struct block *bins_find(const struct bins *bins, size_t size, const struct packing_room *room, bool all)
 {
     const unsigned int own = bin_of(size);
 
