@@ -6,11 +6,14 @@
  */
 #include "bins.h"
 
-/* An idle segment is broken only for requests of at least a BREAK_RATIO-th of it. */
-#define BREAK_RATIO 8u
+/* An idle segment is broken only for requests of at least a BREAK_RATIO-th of it: for a smaller one nearly all of it
+ * would count as exposed, and leave no room for others. */
+#define BREAK_RATIO 5u
 
-/* The number of blocks of one bin that a search examines, unless it must miss none. */
-#define SCAN 8
+/* The number of blocks of one bin that a search examines, unless it must miss none: of large ones more, because a
+ * tighter fit is worth more. */
+#define SCAN       8
+#define SCAN_LARGE 16
 
 /* The first bin that is not empty, from bin on; BINS_COUNT: none. */
 static unsigned int bin_next(const struct bins *bins, unsigned int bin)
@@ -52,10 +55,11 @@ static bool may_serve(const struct block *block, size_t size, const struct packi
 static struct block *bin_best(struct block *block, size_t size, const struct packing_room *room, bool all)
 {
     const bool shared = block->segment->shared; /* all blocks of these bins are, and any of them may be handed out */
+    const unsigned int most = shared ? SCAN : SCAN_LARGE;
     struct block *best = NULL;
     bool best_starts = false;
 
-    for (unsigned int n = 0; block && (n < SCAN || all); block = block->link, n++) {
+    for (unsigned int n = 0; block && (n < most || all); block = block->link, n++) {
         bool starts;
 
         if (block->size < size || (!shared && !may_serve(block, size, room, all)))

@@ -101,10 +101,10 @@ static void test_remove_of_head_middle_and_tail_leaves_others(void **state)
     forget();
 }
 
-static void test_find_breaks_idle_segment_for_an_eighth_of_it(void **state)
+static void test_find_breaks_idle_segment_for_a_fifth_of_it(void **state)
 {
-    struct segment idle = {.addr = 0, .size = 64 * MIB};
-    struct block block = {.size = 64 * MIB, .segment = &idle};
+    struct segment idle = {.addr = 0, .size = 40 * MIB};
+    struct block block = {.size = 40 * MIB, .segment = &idle};
 
     bins_insert(&bins, &block);
     assert_null(find(&bins, 8 * MIB - G, ANY, false));
@@ -237,20 +237,24 @@ static void test_bins_are_narrow(void **state)
     forget();
 }
 
-/* Without need a search looks at eight blocks of a bin. */
-static void test_find_looks_at_eight_blocks(void **state)
+/* Without need a search looks at sixteen blocks of a bin, and of shared segments at eight. */
+static void test_find_looks_at_some_blocks(void **state)
 {
-    struct block fit = block_of(67 * G), small[8];
+    struct block fit, small[16];
 
-    bins_insert(&bins, &fit);
-    for (int i = 0; i < 8; i++) {
-        assert_ptr_equal(find(&bins, 67 * G, ANY, false), &fit);
-        small[i] = block_of(64 * G);
-        bins_insert(&bins, &small[i]);
+    for (unsigned int most = 8; most <= 16; most += 8) {
+        busy.shared = most == 8;
+        fit = block_of(67 * G);
+        bins_insert(&bins, &fit);
+        for (unsigned int i = 0; i < most; i++) {
+            assert_ptr_equal(find(&bins, 67 * G, ANY, false), &fit);
+            small[i] = block_of(64 * G);
+            bins_insert(&bins, &small[i]);
+        }
+        assert_null(find(&bins, 67 * G, ANY, false));
+        assert_ptr_equal(find(&bins, 67 * G, ANY, true), &fit);
+        forget();
     }
-    assert_null(find(&bins, 67 * G, ANY, false));
-    assert_ptr_equal(find(&bins, 67 * G, ANY, true), &fit);
-    forget();
 }
 
 /* Up to an eighth larger is close; of what is not, the tightest is taken, wherever it lies. */
@@ -333,7 +337,7 @@ int main(void)
         cmocka_unit_test_setup(test_find_of_any_size_finds_block_of_that_size, setup),
         cmocka_unit_test_setup(test_find_among_sizes_returns_tightest, setup),
         cmocka_unit_test_setup(test_remove_of_head_middle_and_tail_leaves_others, setup),
-        cmocka_unit_test_setup(test_find_breaks_idle_segment_for_an_eighth_of_it, setup),
+        cmocka_unit_test_setup(test_find_breaks_idle_segment_for_a_fifth_of_it, setup),
         cmocka_unit_test_setup(test_find_in_idle_segment_is_for_large_requests, setup),
         cmocka_unit_test_setup(test_find_in_idle_segment_respects_room, setup),
         cmocka_unit_test_setup(test_find_in_large_segment_respects_both_rooms, setup),
@@ -342,7 +346,7 @@ int main(void)
         cmocka_unit_test_setup(test_find_of_all_looks_at_every_block, setup),
         cmocka_unit_test_setup(test_find_prefers_segment_start_among_close_fits, setup),
         cmocka_unit_test_setup(test_bins_are_narrow, setup),
-        cmocka_unit_test_setup(test_find_looks_at_eight_blocks, setup),
+        cmocka_unit_test_setup(test_find_looks_at_some_blocks, setup),
         cmocka_unit_test_setup(test_find_of_close_fits_ends_at_an_eighth, setup),
         cmocka_unit_test_setup(test_find_in_random_bins_finds_fit_iff_there_is_one, setup),
         cmocka_unit_test_setup(test_find_with_other_addresses_makes_same_choice, setup),
