@@ -5,12 +5,15 @@ The plain cases are in test_ipc.py.
 from __future__ import annotations
 
 import errno
+import re
 import time
 import unittest
 
+from e2e import TIMEOUT
 from ipc_process import Base, Process, is_ticket
 
 ILLEGAL_ADDRESS = 700
+PAUSE = -1
 
 
 class Importer(Base):
@@ -80,6 +83,27 @@ class Exporter(Base):
         # And what is exported is not paused.
         self.assertEqual(a("pause"), 0)
         self.assertEqual(a("resume"), -errno.EBUSY)
+
+    def test_a_descriptor_stays_with_its_memory(self) -> None:
+        """To make one is dear, so it is made once for a segment, however often its only block is freed and exported; and anew for the
+        memory that a pause brings back."""
+        counts = self.tmp / "counts"
+        a = Process(self, CUPOOL_BACKEND="vmm", decay="100", SIMGPU_COUNTS=str(counts))
+        b = Process(self, CUPOOL_BACKEND="vmm")
+        for seed in (*range(3), PAUSE, 9):
+            if seed == PAUSE:
+                limit = time.monotonic() + TIMEOUT  # the last close may not have arrived
+                while (error := (a("pause"), a("resume"))[1]) == -errno.EBUSY and time.monotonic() < limit:
+                    time.sleep(0.01)
+                self.assertEqual(error, 0)
+                continue
+            mine = a.alloc(3000, seed)
+            its = b.open(a.handle(mine), 3000)
+            self.assertEqual(b(f"check {its} {seed}"), 0)
+            self.assertEqual(b(f"close {its}"), 0)
+            self.assertEqual(a(f"free {mine}"), 0)
+        self.assertEqual(a.end(), 0)
+        self.assertEqual(re.findall(r" cuMemExportToShareableHandle (\d+)", counts.read_text()), ["2"])
 
 
 if __name__ == "__main__":
