@@ -370,7 +370,7 @@ void vmm_descriptor_keep(uint64_t addr, uint64_t number, int fd)
     }
     pthread_mutex_lock(&table.lock);
     mapping = mapping_at(addr);
-    if (mapping && mapping->number == number && !mapping->away && mapping->kept.fd < 0 && table.kept < KEPT_MAX) {
+    if (mapping && mapping->number == number && mapping->kept.fd < 0 && table.kept < KEPT_MAX) {
         table.kept++;
         mapping->kept = copy;
         copy.fd = -1;

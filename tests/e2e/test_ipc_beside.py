@@ -50,6 +50,16 @@ class Importer(Base):
             self.assertEqual(b(f"close {its[1]}"), 0)
 
 
+    def test_the_calls_of_an_open(self) -> None:
+        counts = self.tmp / "counts"
+        a, b = (Process(self, CUPOOL_BACKEND="vmm", SIMGPU_COUNTS=str(path)) for path in (self.tmp / "other", counts))
+        its = b.open(a.handle(a.alloc(3000, 4)), 3000)
+        self.assertEqual((b(f"check {its} 4"), b(f"close {its}"), b.end()), (0, 0, 0))
+        calls = {name: int(n) for _, name, n in (line.split() for line in counts.read_text().splitlines())}
+        names = ("ImportFromShareableHandle", "AddressReserve", "Map", "SetAccess", "Release", "Unmap", "AddressFree", "ExportToShareableHandle")
+        self.assertEqual([calls.get("cuMem" + name, 0) for name in names], [1] * 7 + [0])
+
+
 class Exporter(Base):
     def test_an_error_of_the_device(self) -> None:
         """A free returns it, as natively, also if another process has the block open."""

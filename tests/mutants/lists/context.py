@@ -394,9 +394,7 @@ MUTANTS = [
     Mutant("ipc: a child of fork keeps descriptors that were about to go", ["ipc_table"], [
         ("i ? table.leaving : table.segments;", "i ? NULL : table.segments;")]),
     Mutant("ipc: a descriptor of memory that has gone is kept for what came after it", ["shim_vmm_memory"], [
-        ("mapping->number == number && !mapping->away", "!mapping->away")]),
-    Mutant("ipc: a descriptor is kept where there is no memory", ["shim_vmm_memory"], [
-        ("mapping->number == number && !mapping->away", "mapping->number == number")]),
+        ("mapping->number == number && mapping->kept.fd < 0", "mapping->kept.fd < 0")]),
     Mutant("ipc: a pause leaves a descriptor of the memory", ["shim_vmm_memory", "ipc_beside / Exporter.test_a_descriptor_stays_with_its_memory"], [
         ("kept = kept_take(mapping); peers =", "kept.fd = -1; peers =")]),
     Mutant("ipc: memory that goes back leaves a descriptor of itself", ["shim_vmm_memory", "ipc / Deaths.test_of_importers"], [

@@ -341,7 +341,6 @@ static void test_descriptors(void **state)
     kept = vmm_find(addr)->kept.fd;
     assert_int_equal(vmm_send_away(&fake.driver, vmm_find(addr)), 0);
     assert_int_equal(fcntl(kept, F_GETFD), -1);
-    vmm_descriptor_keep(addr, vmm_find(addr)->number, fd); /* there is no memory */
     assert_int_equal(vmm_bring_back(&fake.driver, vmm_find(addr)), 0);
     vmm_descriptor_keep(addr, number, fd); /* of the memory before */
     assert_false(keeps(addr, &number));
