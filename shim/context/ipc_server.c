@@ -166,7 +166,7 @@ static void connections_take(void)
         connection->holder.first = NULL;
         connection->used = true;
         connection_serve(connection); /* an importer connects to ask: its request need not wait for another poll */
-        if (connection->used) /* after the answer: reading /proc takes longer than all else here */
+        if (connection->used)         /* after the answer: reading /proc takes longer than all else here */
             connection->process = peer_process_of(pid);
     }
 }
