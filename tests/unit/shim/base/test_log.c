@@ -3,6 +3,7 @@
  * test_log.c - shim/base/log.c: a message that is longer than there is room for loses its end, and its lines stay
  * whole. Where messages go, and where they do not, is tested under the preload: tests/e2e/test_stderr.py.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +39,9 @@ static void test_rows(void **state)
         snprintf(message + i * strlen(row->part), sizeof(message) - i * strlen(row->part), "%s", row->part);
     assert_int_equal(pipe(ends), 0);
     dup2(ends[1], STDERR_FILENO);
+    errno = 77;
     (row->lines ? log_lines : __real_log_write)(LOG_WARN, "%s", message);
+    assert_int_equal(errno, 77);
     len = read(ends[0], text, sizeof(text) - 1);
     assert_in_range(len, 1, row->len);
     text[len] = '\0';
