@@ -11,7 +11,7 @@ import sys
 import unittest
 from pathlib import Path
 
-from e2e import INFO, LIB, SIM, Case, Trace, Word, app, need
+from e2e import INFO, LIB, SIM, Case, Trace, Word, app, mpirun
 
 TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
 OPENMPI = {"OMPI_COMM_WORLD_RANK": "6", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}
@@ -89,9 +89,10 @@ class Mpirun(Case_):
     """A real Open MPI."""
 
     def mpirun(self, *args: Word, **variables: str) -> "subprocess.CompletedProcess[str]":
-        env = self.env(None, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", **variables)
+        env = self.env(None, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_plm_rsh_agent="",
+                       **variables)
         cwd = self.folder()
-        done = subprocess.run([need("mpirun"), "-n", "2", "--oversubscribe", *[str(a) for a in args]], env=env, cwd=cwd,
+        done = subprocess.run([mpirun(), "-n", "2", "--oversubscribe", *[str(a) for a in args]], env=env, cwd=cwd,
                               capture_output=True, text=True, timeout=60)
         if done.returncode and "Open MPI" not in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout:
             self.skipTest("mpirun is not Open MPI's")
