@@ -53,6 +53,20 @@ void host_segment_leave(struct host_pool *pool, struct host_segment *segment)
     }
 }
 
+/* By stamp. A block that a shard has kept was freed earlier than the last ones, but not much. */
+static void waiting_insert(struct host_list *list, struct host_block *block)
+{
+    struct host_block *prev = list->last, *next;
+
+    while (prev && prev->stamp > block->stamp)
+        prev = prev->prev;
+    next = prev ? prev->next : list->first;
+    block->prev = prev;
+    block->next = next;
+    *(prev ? &prev->next : &list->first) = block;
+    *(next ? &next->prev : &list->last) = block;
+}
+
 void host_put(struct host_pool *pool, struct host_block *block)
 {
     struct host_family *family = block->segment->family;
@@ -63,7 +77,7 @@ void host_put(struct host_pool *pool, struct host_block *block)
         host_list_push(&family->ready[block->class], block, true);
     } else {
         block->state = HOST_WAITING;
-        host_list_push(&family->waiting[block->class], block, false);
+        waiting_insert(&family->waiting[block->class], block);
         pool->stats.waiting += block->size;
     }
 }
