@@ -160,18 +160,17 @@ struct host_token {
  *
  * Recording and asking take the driver's lock, so one thread at a time, the combiner, does both for all. A free that
  * finds a combiner at work leaves its token to it; a request waits for the combiner's news, a short time only, and then
- * asks beside it. Frees and requests take no lock for that: they share two pairs of cache lines, which the combiner
- * changes once or twice for all of them.
+ * asks beside it. They take no lock for that: a free uses one pair of cache lines, a request looks at another one, and
+ * the combiner changes both once or twice for all of them.
  */
 struct host_tokens {
-    /* Every free reads the epoch, every request looks what is done. */
+    _Alignas(HOST_LINES) _Atomic(uint64_t) done; /* requests that wait look at it all the time */
     _Alignas(HOST_LINES) _Atomic(uint64_t) epoch;
-    _Atomic(uint64_t) done;
-    _Alignas(HOST_LINES) atomic_bool combining; /* there is a combiner */
-    atomic_bool awaited;                        /* a request has waited for news since a combiner last asked */
-    _Atomic(uint64_t) unrecorded;               /* bytes freed in the current epoch, or just before */
-    _Atomic(uint64_t) recorded; /* the greatest epoch of a token so far; that one is in the list until it is over */
-    atomic_uint luck;           /* so many questions in a row found their token over */
+    _Atomic(uint64_t) unrecorded; /* bytes freed in the current epoch, more or less: for HOST_TOKEN_BYTES */
+    atomic_bool combining;        /* there is a combiner */
+    atomic_bool awaited;          /* a request has waited for news since a combiner last asked */
+    atomic_uint luck;             /* so many questions in a row found their token over */
+    _Atomic(uint64_t) recorded;   /* the greatest epoch of a token so far; that one is in the list until it is over */
     /* Guards the lists and the members of tokens. */
     _Alignas(HOST_LINES) struct lock lock;
     struct host_token *first, *unused;

@@ -10,8 +10,10 @@
  */
 #include "host_internal.h"
 
-/* How often a request that waits for the combiner looks for news: 10 us and longer, see lock_relax. */
+/* How often a request that waits for the combiner looks for news: 10 us and longer, see lock_relax. So many times in a
+ * row it looks at nothing else. */
 #define NEWS_LOOKS 200u
+#define NEWS_ALONE 8u
 
 /* The calling thread's last free: see host_last_free_set. No pool gets the address of an earlier one. */
 static __thread struct {
@@ -127,12 +129,12 @@ static void drops_run(struct host_pool *pool, struct drops *drops)
     drops->count = 0;
 }
 
-/* In this order: the bytes of a free that reads the new epoch do not get lost. */
+/* In this order: the bytes of a free that reads the new epoch are not forgotten. */
 uint64_t host_tokens_begin(struct host_pool *pool)
 {
     uint64_t epoch;
 
-    atomic_store(&pool->tokens.unrecorded, 0);
+    atomic_store_explicit(&pool->tokens.unrecorded, 0, memory_order_relaxed);
     epoch = atomic_fetch_add(&pool->tokens.epoch, 1);
 #if !defined(__x86_64__)
     atomic_thread_fence(memory_order_seq_cst); /* see host_stamp */
@@ -232,7 +234,10 @@ static int combine(struct host_pool *pool)
 
 int host_tokens_freed(struct host_pool *pool, size_t size)
 {
-    host_tokens_deferred(pool, size);
+    if (size < HOST_TOKEN_BYTES)
+        host_tokens_deferred(pool, size);
+    else
+        atomic_store_explicit(&pool->tokens.unrecorded, size, memory_order_release); /* more does not count */
     return is_due(&pool->tokens) && combiner_try(&pool->tokens) ? combine(pool) : 0;
 }
 
@@ -241,16 +246,20 @@ int host_tokens_freed(struct host_pool *pool, size_t size)
 static bool news_await(struct host_pool *pool, uint64_t stamp, bool *ret_combines)
 {
     struct host_tokens *tokens = &pool->tokens;
+    uint64_t done, last = 0;
 
     *ret_combines = false;
-    for (unsigned int i = 0; i < NEWS_LOOKS; i++) {
-        if (host_is_done(pool, stamp))
+    for (unsigned int i = 0; i < NEWS_LOOKS; i++, last = done) {
+        done = atomic_load_explicit(&tokens->done, memory_order_acquire);
+        if (stamp <= done)
             return true;
-        *ret_combines = combiner_try(tokens);
-        if (*ret_combines)
-            return false;
-        if (!atomic_load_explicit(&tokens->awaited, memory_order_relaxed))
-            atomic_store(&tokens->awaited, true);
+        if (i % NEWS_ALONE == 0 || done != last) { /* perhaps it has finished */
+            *ret_combines = combiner_try(tokens);
+            if (*ret_combines)
+                return false;
+            if (!atomic_load_explicit(&tokens->awaited, memory_order_relaxed))
+                atomic_store(&tokens->awaited, true);
+        }
         lock_relax(i);
     }
     return false;
