@@ -84,8 +84,8 @@ static bool take(struct request *r, bool coalesce)
 }
 
 /* Serve the request from what there is, asking whether a block is complete. Other threads may take what has turned out
- * to be complete. */
-static bool serve(struct request *r)
+ * to be complete. shards: from what other threads' shards keep, too. */
+static bool serve(struct request *r, bool shards)
 {
     struct host_pool *pool = r->pool;
 
@@ -93,6 +93,8 @@ static bool serve(struct request *r)
         bool served;
 
         host_lock(pool);
+        if (shards)
+            host_shards_flush(pool, true);
         served = take(r, false);
         lock_give(&pool->lock);
         if (served || !r->stamp)
@@ -111,12 +113,10 @@ static bool serve_coalesced(struct request *r)
     uint64_t oldest = 0, newest = 0;
     bool served;
 
+    if (r->size > HOST_SMALL_MAX)
+        return serve(r, /* shards: */ true);
     lock_take(&pool->lock);
     host_shards_flush(pool, true);
-    if (r->size > HOST_SMALL_MAX) {
-        lock_give(&pool->lock);
-        return serve(r);
-    }
     family = host_family_get(pool, &r->key);
     if (family)
         host_coalesce_stamps(family, &oldest, &newest);
@@ -323,7 +323,7 @@ int host_pool_alloc(struct host_pool *pool, const struct host_key *key, size_t s
         return size ? -ENOMEM : -EINVAL;
     if (host_is_sharded(pool) && host_shard_alloc(pool, key, size, ret_addr))
         return 0;
-    if (!serve(&r) && ((size > HOST_SMALL_MAX && !host_is_sharded(pool)) || !serve_coalesced(&r))) {
+    if (!serve(&r, false) && ((size > HOST_SMALL_MAX && !host_is_sharded(pool)) || !serve_coalesced(&r))) {
         lock_take(&pool->lock);
         request_pends(&r, host_round(size));
         lock_give(&pool->lock);

@@ -98,7 +98,7 @@ MUTANTS = [
     Mutant("pinned: the combiner leaves frees that came meanwhile without a token", ["host_combiner"], [
         ("if (!rc && is_due(tokens)) {", "if (0) {")]),
     Mutant("pinned: a request waits for a combiner that is held up", ["host_combiner"], [
-        ("i < NEWS_LOOKS; i++)", "1; i++)")], 10),
+        ("i < NEWS_LOOKS; i++, last = done)", "1; i++, last = done)")], 10),
     Mutant("pinned: a request that asked beside the combiner ends its part", ["host_combiner"], [
         ("if (combines) /* else beside one that is held up */ combiner_ends(tokens);", "combiner_ends(tokens);")]),
     Mutant("pinned: who has been beaten to a block asks the driver for memory", ["host_combiner"], [
@@ -119,7 +119,7 @@ MUTANTS = [
     Mutant("pinned: shards keep idle memory", ["host_shards"], [
         ("host_shards_flush(pool, true); segment = idle_find(", "segment = idle_find(")]),
     Mutant("pinned: the driver serves before other threads' shards", ["host_shards"], [
-        ("host_shards_flush(pool, true); if (r->size > HOST_SMALL_MAX)", "if (r->size > HOST_SMALL_MAX)")]),
+        ("host_shards_flush(pool, true); family = ", "family = ")]),
     Mutant("pinned: memory beyond the bound stays in a shard", ["host_shards"], [
         ("if (block->segment->passing) return; class = host_class_of(size);", "class = host_class_of(size);")]),
     Mutant("pinned: a large block that a shard keeps serves before its work is over", ["host_shards", "host_random_shards"], [
@@ -133,7 +133,7 @@ MUTANTS = [
     Mutant("pinned: what a shard has kept is waiting in the wrong order", ["host_random_shards"], [
         ("while (prev && prev->stamp > block->stamp)", "while (0 && prev && prev->stamp > block->stamp)")]),
     Mutant("pinned: the driver serves before other threads' shards, large blocks", ["host_shards"], [
-        ("((size > HOST_SMALL_MAX && !host_is_sharded(pool)) ||", "(size > HOST_SMALL_MAX ||")]),
+        ("if (shards) host_shards_flush(pool, true);", "")]),
     Mutant("pinned: a shard keeps all that is live", ["host_shards"], [
         ("if (shard->out >= HOST_SHARD_OUT) out_give_back(shard);", "")]),
     Mutant("pinned: a shard's memory survives its context", ["host_shards"], [
