@@ -31,7 +31,7 @@
 #define HOST_BOUND_PART 10
 /* A block of the next size class serves if it is too large by this part at most. */
 #define HOST_FIT_PART 8
-/* The most tokens that are not over. Beyond that, every second one is dropped. */
+/* The most tokens that are not over. Beyond that, every second one is given up. */
 #define HOST_TOKENS 64u
 /* Frees of so many bytes share a token. A free of as much or more has one at once, unless a combiner is at work. */
 #define HOST_TOKEN_BYTES ((uint64_t)960 << 10)
@@ -145,12 +145,12 @@ struct host_shard {
     struct host_list buckets[HOST_SHARD_BUCKETS];   /* by address */
 };
 
-/* A token that ops->record has returned. */
+/* A token of struct host_ops, if it has been recorded already; it is recorded again and again. */
 struct host_token {
     uint64_t token, epoch;
     struct host_token *next; /* by epoch, or among the unused */
     unsigned int users;      /* threads that ask about it or wait for it */
-    bool gone;               /* not in the list any more: its last user drops it */
+    bool gone;               /* not in the list any more, and unused once its last user has left it */
 };
 
 /*

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_tokens.c - which frees are complete; see struct host_pool for epochs. It owns the tokens that ops->record
- * returned until it drops them.
+ * host_tokens.c - which frees are complete; see struct host_tokens for epochs. It owns the tokens that ops->record has
+ * made.
  *
  * A token that is over proves that all earlier ones are: it was recorded after them, and covers every context that they
  * cover, unless a context has ended, and its work with it.
  *
- * Locking: host_tokens.lock, for the list; calls ops->record, query, wait and drop without it. Callers hold no lock.
+ * Locking: host_tokens.lock, for the list; calls the functions of struct host_ops without it. Callers hold no lock.
  */
 #include "host_internal.h"
 
@@ -21,12 +21,6 @@ static __thread struct {
     uint64_t epoch;
 } last_free __attribute__((tls_model("initial-exec")));
 
-/* Tokens that are to be dropped once the lock has been released. */
-struct drops {
-    uint64_t tokens[HOST_TOKENS];
-    unsigned int count;
-};
-
 void host_tokens_init(struct host_tokens *tokens)
 {
     atomic_store(&tokens->epoch, 1);
@@ -38,53 +32,62 @@ void host_tokens_init(struct host_tokens *tokens)
 
 void host_tokens_drop(struct host_pool *pool)
 {
-    for (struct host_token *token = pool->tokens.first; token; token = token->next)
-        pool->ops->drop(pool->arg, token->token);
-    pool->tokens.first = NULL;
+    for (unsigned int i = 0; i < HOST_TOKENS; i++) {
+        if (pool->tokens.all[i].token)
+            pool->ops->drop(pool->arg, pool->tokens.all[i].token);
+        pool->tokens.all[i].token = 0;
+    }
+    pool->tokens.first = pool->tokens.unused = NULL;
     atomic_store(&pool->tokens.recorded, 0);
 }
 
-/* With the lock, as all static functions up to drops_run: a token that is in no list. Dropped now, or by its last user.
- */
-static void token_remove(struct host_tokens *tokens, struct host_token *token, struct drops *drops)
+/* With the lock, as all static functions up to token_leave: a token that is in no list. */
+static void token_remove(struct host_tokens *tokens, struct host_token *token)
 {
     token->gone = true;
     if (token->users)
         return;
-    drops->tokens[drops->count++] = token->token;
     token->next = tokens->unused;
     tokens->unused = token;
 }
 
-/* Drop every second token, but not the last one. The next one covers what it has covered. */
-static void tokens_thin(struct host_tokens *tokens, struct drops *drops)
+/* Give up every second token, but not the last one. The next one covers what it has covered. */
+static void tokens_thin(struct host_tokens *tokens)
 {
     for (struct host_token **link = &tokens->first; *link && (*link)->next; link = &(*link)->next) {
         struct host_token *token = *link;
 
         *link = token->next;
-        token_remove(tokens, token, drops);
+        token_remove(tokens, token);
     }
 }
 
-/* False: there are too many that threads are asking about. */
-static bool token_enter(struct host_tokens *tokens, uint64_t value, uint64_t epoch, struct drops *drops)
+/* A token that is in no list. NULL: threads are asking about too many. */
+static struct host_token *token_take(struct host_tokens *tokens)
 {
-    struct host_token **link = &tokens->first, *token;
+    struct host_token *token;
 
     if (!tokens->unused)
-        tokens_thin(tokens, drops);
+        tokens_thin(tokens);
     token = tokens->unused;
-    if (!token)
-        return false;
-    tokens->unused = token->next;
+    if (token)
+        tokens->unused = token->next;
+    return token;
+}
+
+/* It has been recorded. */
+static void token_enter(struct host_tokens *tokens, struct host_token *token, uint64_t epoch)
+{
+    struct host_token **link = &tokens->first;
+
     while (*link && (*link)->epoch < epoch)
         link = &(*link)->next;
-    *token = (struct host_token){.token = value, .epoch = epoch, .next = *link};
+    token->epoch = epoch;
+    token->gone = false;
+    token->next = *link;
     *link = token;
     if (atomic_load_explicit(&tokens->recorded, memory_order_relaxed) < epoch)
         atomic_store(&tokens->recorded, epoch);
-    return true;
 }
 
 /* The first token that covers this stamp, with a reference, which token_leave gives back; NULL: there is none. newest:
@@ -104,7 +107,7 @@ static struct host_token *token_use(const struct host_tokens *tokens, uint64_t s
 }
 
 /* Take out tokens that are over, too. */
-static void token_leave(struct host_tokens *tokens, struct host_token *token, bool over, struct drops *drops)
+static void token_leave(struct host_tokens *tokens, struct host_token *token, bool over)
 {
     uint64_t done = atomic_load_explicit(&tokens->done, memory_order_relaxed);
 
@@ -113,20 +116,13 @@ static void token_leave(struct host_tokens *tokens, struct host_token *token, bo
         atomic_store_explicit(&tokens->done, done, memory_order_release);
     }
     if (--token->users == 0 && token->gone)
-        token_remove(tokens, token, drops);
+        token_remove(tokens, token);
     while (tokens->first && tokens->first->epoch <= done) {
         struct host_token *first = tokens->first;
 
         tokens->first = first->next;
-        token_remove(tokens, first, drops);
+        token_remove(tokens, first);
     }
-}
-
-static void drops_run(struct host_pool *pool, struct drops *drops)
-{
-    for (unsigned int i = 0; i < drops->count; i++)
-        pool->ops->drop(pool->arg, drops->tokens[i]);
-    drops->count = 0;
 }
 
 /* In this order: the bytes of a free that reads the new epoch are not forgotten. */
@@ -145,20 +141,21 @@ uint64_t host_tokens_begin(struct host_pool *pool)
 int host_tokens_record(struct host_pool *pool, uint64_t epoch)
 {
     struct host_tokens *tokens = &pool->tokens;
-    struct drops drops;
-    uint64_t token;
-    int rc = pool->ops->record(pool->arg, &token);
+    struct host_token *token;
+    int rc;
 
-    if (rc)
-        return rc;
-    drops.count = 0;
     lock_take(&tokens->lock);
-    if (!token_enter(tokens, token, epoch, &drops)) {
-        drops.tokens[drops.count++] = token;
-        rc = -EBUSY;
-    }
+    token = token_take(tokens);
     lock_give(&tokens->lock);
-    drops_run(pool, &drops);
+    if (!token)
+        return -EBUSY;
+    rc = pool->ops->record(pool->arg, &token->token);
+    lock_take(&tokens->lock);
+    if (rc)
+        token_remove(tokens, token);
+    else
+        token_enter(tokens, token, epoch);
+    lock_give(&tokens->lock);
     return rc;
 }
 
@@ -168,11 +165,9 @@ static bool ask(struct host_pool *pool, uint64_t stamp, bool newest, bool *ret_o
 {
     struct host_tokens *tokens = &pool->tokens;
     struct host_token *token;
-    struct drops drops;
     unsigned int luck;
     bool over;
 
-    drops.count = 0;
     lock_take(&tokens->lock);
     token = token_use(tokens, stamp, newest, ret_older);
     newest |= token && !token->next;
@@ -184,9 +179,8 @@ static bool ask(struct host_pool *pool, uint64_t stamp, bool newest, bool *ret_o
     luck = atomic_load_explicit(&tokens->luck, memory_order_relaxed);
     luck = !over ? 0 : newest ? HOST_LUCK : luck + 1;
     atomic_store_explicit(&tokens->luck, luck, memory_order_relaxed);
-    token_leave(tokens, token, over, &drops);
+    token_leave(tokens, token, over);
     lock_give(&tokens->lock);
-    drops_run(pool, &drops);
     return over;
 }
 
@@ -295,7 +289,6 @@ int host_tokens_wait(struct host_pool *pool, uint64_t epoch, bool exact)
 {
     struct host_tokens *tokens = &pool->tokens;
     struct host_token *token;
-    struct drops drops;
     bool older;
     int rc;
 
@@ -307,11 +300,9 @@ int host_tokens_wait(struct host_pool *pool, uint64_t epoch, bool exact)
     if (!token)
         return host_is_done(pool, epoch) ? 0 : -ESRCH;
     rc = exact && token->epoch != epoch ? -ESRCH : pool->ops->wait(pool->arg, token->token);
-    drops.count = 0;
     lock_take(&tokens->lock);
-    token_leave(tokens, token, rc == 0, &drops);
+    token_leave(tokens, token, rc == 0);
     lock_give(&tokens->lock);
-    drops_run(pool, &drops);
     return rc;
 }
 

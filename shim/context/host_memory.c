@@ -31,12 +31,12 @@
 
 /* How long a request asks whether other threads' memory has become idle. */
 #define ASK_MS 300
-/* The pool has up to 64 tokens, and each thread may have one more that it is about to enter. */
+/* The pool has up to 64 tokens, and each thread may have one of its own. */
 #define TOKENS 128u
 /* The longest pause of a thread that waits, in nanoseconds. */
 #define NAP_MAX_NS 1000000u
 
-/* One thread uses it, until it has been recorded. It keeps its events for the next time. */
+/* It keeps its events for the next time that it is recorded. */
 struct token {
     struct token *next;
     unsigned int entries; /* that the registry had; those without an event are over */
@@ -72,8 +72,6 @@ static struct token *token_take(void)
     else if (host.given < TOKENS)
         token = &host.tokens[host.given++];
     lock_give(&host.lock);
-    if (token)
-        token->entries = token->count = 0;
     return token;
 }
 
@@ -125,12 +123,15 @@ static int record_in(struct context *context, unsigned int entry, struct token *
                : -EIO;
 }
 
-static int record(void *arg, uint64_t *ret_token)
+static int record(void *arg, uint64_t *at)
 {
-    struct token *token = token_take();
+    struct token *token = *at ? (struct token *)(uintptr_t)*at : token_take();
     int rc = token ? 0 : -EBUSY;
 
     (void)arg;
+    *at = (uintptr_t)token;
+    if (token)
+        token->entries = token->count = 0;
     for (unsigned int i = 0; !rc && i < atomic_load(&contexts.count); i++) {
         struct context *context = atomic_load(&contexts.entries[i]);
 
@@ -146,10 +147,6 @@ static int record(void *arg, uint64_t *ret_token)
         rc = record_in(context, i, token);
         context_unpin(context);
     }
-    if (rc && token)
-        token_give(token);
-    if (!rc)
-        *ret_token = (uintptr_t)token;
     return rc;
 }
 
@@ -259,13 +256,13 @@ static unsigned int entry_of(const struct context *context)
 /* Wait for all work that was launched so far. */
 static int wait_for_all(void)
 {
-    uint64_t token;
+    uint64_t token = 0;
     int rc = record(NULL, &token);
 
-    if (rc)
-        return rc;
-    rc = wait_for(NULL, token);
-    drop(NULL, token);
+    if (!rc)
+        rc = wait_for(NULL, token);
+    if (token)
+        drop(NULL, token);
     return rc;
 }
 
