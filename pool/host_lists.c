@@ -53,18 +53,17 @@ void host_segment_leave(struct host_pool *pool, struct host_segment *segment)
     }
 }
 
-/* By stamp. A block that a shard has kept was freed earlier than the last ones, but not much. */
+/* By stamp: a block that a shard has kept was freed earlier than the last ones, but not much. */
 static void waiting_insert(struct host_list *list, struct host_block *block)
 {
-    struct host_block *prev = list->last, *next;
+    struct host_block *next = list->last;
 
-    while (prev && prev->stamp > block->stamp)
-        prev = prev->prev;
-    next = prev ? prev->next : list->first;
-    block->prev = prev;
+    while (next->prev && next->prev->stamp > block->stamp)
+        next = next->prev;
+    block->prev = next->prev;
     block->next = next;
-    *(prev ? &prev->next : &list->first) = block;
-    *(next ? &next->prev : &list->last) = block;
+    *(next->prev ? &next->prev->next : &list->first) = block;
+    next->prev = block;
 }
 
 void host_put(struct host_pool *pool, struct host_block *block)
@@ -76,8 +75,13 @@ void host_put(struct host_pool *pool, struct host_block *block)
         block->state = HOST_READY;
         host_list_push(&family->ready[block->class], block, true);
     } else {
+        struct host_list *list = &family->waiting[block->class];
+
         block->state = HOST_WAITING;
-        waiting_insert(&family->waiting[block->class], block);
+        if (list->last && list->last->stamp > block->stamp)
+            waiting_insert(list, block);
+        else
+            host_list_push(list, block, false);
         pool->stats.waiting += block->size;
     }
 }

@@ -131,7 +131,7 @@ MUTANTS = [
     Mutant("pinned: a shard keeps all large blocks", ["host_shards"], [
         ("|| shard->kept_count > HOST_SHARD_KEPT; }", "; }")]),
     Mutant("pinned: what a shard has kept is waiting in the wrong order", ["host_random_shards"], [
-        ("while (prev && prev->stamp > block->stamp)", "while (0 && prev && prev->stamp > block->stamp)")]),
+        ("if (list->last && list->last->stamp > block->stamp)", "if (0)")]),
     Mutant("pinned: the driver serves before other threads' shards, large blocks", ["host_shards"], [
         ("if (shards) host_shards_flush(pool, true);", "")]),
     Mutant("pinned: a shard keeps all that is live", ["host_shards"], [
