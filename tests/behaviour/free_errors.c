@@ -173,6 +173,28 @@ static int mismatched(void)
     return 0;
 }
 
+/* Memory of cudaMalloc is none that can be mapped, and the calls for that leave it alone. */
+static int unmapped(void)
+{
+    static const size_t sizes[] = {N, 3 << 20};
+    const size_t page = 2 * BT_MIB;
+    const CUmemAccessDesc none = {.location.type = CU_MEM_LOCATION_TYPE_DEVICE};
+
+    for (int s = 0; s < 2; s++) {
+        size_t n = sizes[s];
+        CUdeviceptr at;
+
+        TRY(neighbours_get(n));
+        at = BT_ADDRESS(block[0]) / page * page;
+        CHECK(cuMemSetAccess(at, page, &none, 1));
+        CHECK(cuMemUnmap(at, page));
+        CHECK(cuMemAddressFree(at, page));
+        TRY(neighbours_check(n));
+        TRY(neighbours_put());
+    }
+    return 0;
+}
+
 /* A reset takes every block with it. Natively a later block may come to lie at an old address: free the old ones first.
  */
 static int after_reset(void)
@@ -232,8 +254,9 @@ static int host_function(void)
 }
 
 static const struct bt_test tests[] = {
-    BT_TEST(wild),           BT_TEST(interior),   BT_TEST(twice),         BT_TEST(driver),      BT_TEST(not_sticky),
-    BT_TEST(stream_ordered), BT_TEST(mismatched), BT_TEST(host_function), BT_TEST(after_reset), {.name = NULL},
+    BT_TEST(wild),          BT_TEST(interior),       BT_TEST(twice),      BT_TEST(driver),
+    BT_TEST(not_sticky),    BT_TEST(stream_ordered), BT_TEST(mismatched), BT_TEST(unmapped),
+    BT_TEST(host_function), BT_TEST(after_reset),    {.name = NULL},
 };
 
 int main(int argc, char **argv)
