@@ -7,7 +7,6 @@
  */
 #include <string.h>
 
-#include "base/ipc_message.h"
 #include "base/process.h"
 #include "context/room.h"
 #include "exports/hazards.h"
@@ -384,19 +383,6 @@ static void test_destroyed(void **state)
     }
 }
 
-/* --- arguments that are not there, for the driver to refuse or to take --- */
-
-static void test_none(void **state)
-{
-    const uint64_t addr = block(ready(), MIB);
-    CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_RANGE_SIZE;
-    size_t size;
-
-    fake.next_of[REAL_cuPointerGetAttributes] = (void *)next_ok;
-    assert_int_equal(cuPointerGetAttributes(1, NULL, (void *[]){&size}, addr), 0);
-    assert_int_equal(cuPointerGetAttributes(1, &attribute, NULL, addr), 0);
-}
-
 /* --- the time that calls take, in the trace --- */
 
 static int next_late(void)
@@ -447,61 +433,6 @@ static void test_lookup(void **state)
     assert_int_equal(cuGetProcAddress_v2("cuMemAlloc", NULL, 12000, 0, NULL), result);
 }
 
-/* An error that ends a context is its own, whichever call has told it; with CUPOOL_ENABLE=0 nobody looks. */
-static CUresult peer(void)
-{
-    return cuCtxEnablePeerAccess(fake_context(1), 0);
-}
-
-static CUresult opens(void)
-{
-    CUdeviceptr ptr;
-
-    return cuIpcOpenMemHandle_v2(&ptr, (CUipcMemHandle){{0}}, 0);
-}
-
-static CUresult waits(void)
-{
-    return cuStreamSynchronize(NULL);
-}
-
-static void test_error_seen(void **state)
-{
-    static CUresult (*const functions[])(void) = {peer, opens, waits};
-    static const enum real_symbol symbols[] = {REAL_cuCtxEnablePeerAccess, REAL_cuIpcOpenMemHandle_v2,
-                                               REAL_cuStreamSynchronize};
-
-    for (unsigned int i = 0; i < COUNT(functions); i++) {
-        fake_start();
-        fake_current(fake_context(i));
-        result = CUDA_ERROR_ILLEGAL_ADDRESS;
-        fake.next_of[symbols[i]] = (void *)next_ok;
-        assert_int_equal(functions[i](), result);
-        assert_int_equal(atomic_load(&contexts.count), *state ? 0 : i + 1);
-        if (!*state)
-            assert_true(atomic_load(&context_entry_find(fake_context(i))->failed));
-    }
-}
-
-/* Where a ticket's block is to be opened is not said; and in a call of the library's own tickets are none. */
-static void test_ticket(void **state)
-{
-    const unsigned int flags = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS;
-    const struct ipc_name name = {{7}};
-    struct ipc_ticket ticket;
-    CUdeviceptr ptr;
-    CUresult opened;
-
-    ready();
-    ipc_ticket_make(&ticket, 1, &name, &name);
-    assert_false(serve_ipc_open(&ticket, flags, NULL, &opened));
-    assert_true(serve_ipc_open(&ticket, flags, &ptr, &opened));
-    assert_int_equal(opened, CUDA_ERROR_MAP_FAILED); /* there is no such exporter */
-    process_bypass_begin();
-    assert_false(serve_ipc_open(&ticket, flags, &ptr, &opened));
-    process_bypass_end();
-}
-
 /* Other processes may never finish with memory that the program has exported. */
 static void test_ipc_exported(void **state)
 {
@@ -519,7 +450,7 @@ static void test_ipc_exported(void **state)
 
 int main(int argc, char **argv)
 {
-    struct isolated tests[3 * COUNT(begins) + 3 * COUNT(ends) + COUNT(infos) + 14];
+    struct isolated tests[3 * COUNT(begins) + 3 * COUNT(ends) + COUNT(infos) + 9];
     size_t n = 0;
 
     for (size_t i = 0; i < COUNT(begins); i++) {
@@ -538,13 +469,9 @@ int main(int argc, char **argv)
     tests[n++] = (struct isolated){ISOLATED(test_info_again), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_green), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_destroyed)};
-    tests[n++] = (struct isolated){ISOLATED(test_none), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_late), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_lookup), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_lookup), .environment = ORDERED " CUPOOL_HOOK=runtime", .row = "off"};
-    tests[n++] = (struct isolated){ISOLATED(test_error_seen), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_error_seen), .environment = "CUPOOL_ENABLE=0", .row = "off"};
-    tests[n++] = (struct isolated){ISOLATED(test_ticket), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_ipc_exported), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_disowned), .environment = ORDERED " CUPOOL_LIMIT=4M"};
     return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
