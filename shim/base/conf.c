@@ -6,7 +6,6 @@
  */
 #include "base/conf.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -51,8 +50,6 @@ __attribute__((constructor)) static void started(void)
 
 static void settings_load(void)
 {
-    const int saved = errno; /* the thread is the program's */
-
     pthread_once(&settings.kept, settings_keep);
     for (unsigned int i = 0; i < conf_count; i++) {
         const struct conf_row *row = &conf_rows[i];
@@ -72,7 +69,6 @@ static void settings_load(void)
     /* The environment must not configure a set-uid program, nor make it leave files in its folder. */
     if (getauxval(AT_SECURE))
         settings.u.conf.enable.number = 0;
-    errno = saved;
     atomic_store_explicit(&settings.loaded, true, memory_order_release);
 }
 

@@ -41,8 +41,6 @@ MUTANTS = [
         ("return conf->enable.number && conf->hook.number == HOOK_AUTO;", "return conf->enable.number;")]),
     Mutant("sizes are thousands", ["shim_settings"], [
         ("scale = 1ull << (10 * (unit - units + 1));", "scale = 1000ull << (10 * (unit - units));")]),
-    Mutant("reading the settings changes errno", ["shim_settings"], [
-        ("errno = saved; atomic_store_explicit(&settings.loaded", "(void)saved; atomic_store_explicit(&settings.loaded")]),
     Mutant("a size with anything behind it is accepted", ["fuzz_settings_random"], [
         ("if (*text || whole > ", "if (whole > ")]),
     Mutant("a file name may be a byte too long", ["fuzz_settings_random"], [
