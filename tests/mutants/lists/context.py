@@ -377,7 +377,7 @@ MUTANTS = [
     Mutant("ipc: what the driver has closed counts as open", ["ipc_beside / Importer.test_a_handle_of_the_driver_and_a_ticket"], [
         ("if (*at && !--(*at)->opens)", "if (false)")]),
     Mutant("ipc: a close does not wait for the importer's work", ["ipc / Held.test_the_close_waits"], [
-        ("CUresult result = waited ? context_wait(context) : CUDA_SUCCESS;", "CUresult result = CUDA_SUCCESS;")]),
+        ("result = context ? context_wait(context) : CUDA_SUCCESS;", "result = CUDA_SUCCESS;")]),
     Mutant("ipc: each block maps its segment", ["ipc / Bytes.test_blocks_of_one_segment"], [
         ("if (!mapping) { mapping = calloc(1, sizeof(*mapping)); if (!mapping)", "{ mapping = calloc(1, sizeof(*mapping)); if (!mapping)")]),
     Mutant("ipc: what is open in a context that has ended stays", ["ipc / Held.test_a_context_ends"], [

@@ -78,6 +78,17 @@ static int enter(struct host_fake *fake, enum host_call call)
     return fake->fail_at == n && fake->fail_call == call ? fake->fail_rc : 0;
 }
 
+bool host_fake_no_pages;
+
+void *__real_mmap64(void *addr, size_t size, int prot, int flags, int fd, off_t offset);
+void *__wrap_mmap64(void *addr, size_t size, int prot, int flags, int fd, off_t offset);
+
+/* The linker's --wrap sends mmap64, which is mmap's name in glibc, here. */
+void *__wrap_mmap64(void *addr, size_t size, int prot, int flags, int fd, off_t offset)
+{
+    return host_fake_no_pages ? MAP_FAILED : __real_mmap64(addr, size, prot, flags, fd, offset);
+}
+
 static void card_map(void)
 {
     const size_t room = (CARD_UNITS + 1) * HOST_SLAB;
@@ -205,7 +216,7 @@ static int fake_free(void *arg, const struct host_key *key, uint64_t addr, size_
     return rc;
 }
 
-static int fake_record(void *arg, uint64_t *ret_token)
+static int fake_record(void *arg, uint64_t *token)
 {
     struct host_fake *fake = arg;
     const int rc = enter(fake, HOST_CALL_RECORD);
@@ -213,14 +224,17 @@ static int fake_record(void *arg, uint64_t *ret_token)
 
     if (rc || fake->frozen)
         return rc ? rc : -EBUSY;
-    work = calloc(1, sizeof(*work));
+    work = *token ? (struct work *)(uintptr_t)*token : calloc(1, sizeof(*work));
     if (!work)
         abort();
-    atomic_fetch_add(&fake->tokens, 1);
+    if (!*token)
+        atomic_fetch_add(&fake->tokens, 1);
+    if (atomic_load(&work->users))
+        host_fake_fault(fake, "a token was recorded while a thread asks about it");
     work->launched = atomic_load(&fake->launched);
     while (atomic_load(&fake->hold))
         sched_yield();
-    *ret_token = (uintptr_t)work;
+    *token = (uintptr_t)work;
     return 0;
 }
 

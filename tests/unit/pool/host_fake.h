@@ -29,7 +29,7 @@ struct host_fake {
     struct host_pool *pool;
     atomic_ulong launched, completed;
     atomic_ulong calls[HOST_CALLS];
-    atomic_ulong tokens;   /* recorded and not dropped */
+    atomic_ulong tokens;   /* made and not dropped */
     _Atomic(size_t) held;  /* bytes that the driver has given */
     size_t capacity;       /* -ENOMEM beyond this; 0: none */
     unsigned long fail_at; /* the call of fail_call that fails, counted from 1; 0: none */
@@ -50,6 +50,8 @@ struct host_fake {
 
 /* The pools that are made from now on have shards at once. */
 extern bool host_fake_sharded;
+/* The pool gets no host memory for its own use meanwhile. */
+extern bool host_fake_no_pages;
 void host_fake_init(struct host_fake *fake, size_t limit, size_t bound_min);
 /* Ends the pool. Everything must have been freed and trimmed before, or forgotten. */
 void host_fake_done(struct host_fake *fake);

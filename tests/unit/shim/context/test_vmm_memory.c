@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "context/capture_history.h"
+#include "context/pause.h"
 #include "vmm_driver.h"
 
 #define VMM ORDERED " CUPOOL_BACKEND=vmm"
@@ -135,6 +136,9 @@ static void test_goes_not(void **state)
     struct context *context = with_vmm();
     const uint64_t first = segment(context), second = segment(context), third = segment(context);
 
+    fake_fail(FN(cuStreamCreate), CUDA_ERROR_UNKNOWN, 1);
+    go(context, segment(context));
+    assert_string_equal(fake_log(), "stream:c0,1 sync:c0");
     fake_fail(FN(cuEventRecord), CUDA_ERROR_UNKNOWN, 1);
     go(context, first);
     assert_string_equal(fake_log(), "stream:c0,1 event:c0,2 sync:c0"); /* then the host waits */
@@ -236,6 +240,25 @@ static void test_context_stays(void **state)
 
     segment(context);
     context_gone(context_leaving(fake_context(0)), false);
+    assert_int_equal(mappings_count(true), 1);
+}
+
+/* Where a request was refused meanwhile it is made again: there is memory now. */
+static void test_pause(void **state)
+{
+    struct context *context = with_vmm();
+    unsigned int arrivals = (block(context, 1000), context_arrivals());
+    uint64_t bytes = 0;
+
+    assert_int_equal(pause_device(0, /* keep: */ false, now() + SECOND_NS, &bytes), 0);
+    assert_int_equal(bytes, SEGMENT);
+    assert_int_equal(context_arrivals(), arrivals + 1);
+    assert_int_equal(mappings_count(true), 0);
+    arrivals = context_arrivals();
+    fake_fail(FN(cuMemCreate), CUDA_ERROR_OUT_OF_MEMORY, 1);
+    assert_int_equal(resume_device(0, &bytes), -ENOMEM);
+    assert_int_equal(context_arrivals(), arrivals + 1);
+    assert_int_equal(resume_device(0, &bytes), 0);
     assert_int_equal(mappings_count(true), 1);
 }
 
@@ -457,23 +480,15 @@ static void test_captured(void **state)
 int main(int argc, char **argv)
 {
     const struct isolated tests[] = {
-        {ISOLATED(test_comes), .environment = VMM},
-        {ISOLATED(test_abilities), .environment = VMM},
-        {ISOLATED(test_comes_not), .environment = VMM},
-        {ISOLATED(test_goes), .environment = VMM},
-        {ISOLATED(test_goes_not), .environment = VMM},
-        {ISOLATED(test_query_fails), .environment = VMM},
-        {ISOLATED(test_waits), .environment = VMM},
-        {ISOLATED(test_waits), .environment = VMM, .row = "others"},
-        {ISOLATED(test_context_ends), .environment = VMM},
-        {ISOLATED(test_context_stays), .environment = VMM},
-        {ISOLATED(test_reach), .environment = VMM},
-        {ISOLATED(test_no_way), .environment = VMM},
-        {ISOLATED(test_too_many_peers), .environment = VMM},
-        {ISOLATED(test_reach_fails), .environment = VMM},
-        {ISOLATED(test_descriptors), .environment = VMM},
-        {ISOLATED(test_many_descriptors), .environment = VMM},
-        {ISOLATED(test_none), .environment = VMM},
+        {ISOLATED(test_comes), .environment = VMM},        {ISOLATED(test_abilities), .environment = VMM},
+        {ISOLATED(test_comes_not), .environment = VMM},    {ISOLATED(test_goes), .environment = VMM},
+        {ISOLATED(test_goes_not), .environment = VMM},     {ISOLATED(test_query_fails), .environment = VMM},
+        {ISOLATED(test_waits), .environment = VMM},        {ISOLATED(test_waits), .environment = VMM, .row = "others"},
+        {ISOLATED(test_context_ends), .environment = VMM}, {ISOLATED(test_context_stays), .environment = VMM},
+        {ISOLATED(test_pause), .environment = VMM},        {ISOLATED(test_reach), .environment = VMM},
+        {ISOLATED(test_no_way), .environment = VMM},       {ISOLATED(test_too_many_peers), .environment = VMM},
+        {ISOLATED(test_reach_fails), .environment = VMM},  {ISOLATED(test_none), .environment = VMM},
+        {ISOLATED(test_descriptors), .environment = VMM},  {ISOLATED(test_many_descriptors), .environment = VMM},
         {ISOLATED(test_switch), .environment = ORDERED},
     };
     struct isolated captured[COUNT(captures_of)];
