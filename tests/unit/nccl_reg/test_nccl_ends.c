@@ -26,7 +26,7 @@ static void wait_until_stuck(void)
 }
 
 /* It is not waited for, and the thread that comes out of its call makes no other one. */
-static void aborted_under_calls(void **state)
+CASE(aborted_under_calls)
 {
     pthread_t thread;
 
@@ -69,7 +69,7 @@ static pthread_t stuck_trim(void)
 }
 
 /* A communicator ends while a segment goes: the other communicator's registration is undone, and the memory free. */
-static void aborted_under_a_trim(void **state)
+CASE(aborted_under_a_trim)
 {
     pthread_t thread;
 
@@ -97,7 +97,7 @@ static void *unstick(void *arg)
 }
 
 /* One that is closed while the segment goes keeps it. */
-static void closed_under_a_trim(void **state)
+CASE(closed_under_a_trim)
 {
     pthread_t thread;
 
@@ -120,7 +120,7 @@ static void closed_under_a_trim(void **state)
 }
 
 /* Nor does an operation begin meanwhile, also one for which nothing is left to be done. */
-static void used_under_a_trim(void **state)
+CASE(used_under_a_trim)
 {
     pthread_t thread, other;
 
@@ -143,7 +143,7 @@ static void used_under_a_trim(void **state)
 }
 
 /* Revoked: no call, and its memory stays until the end of it. */
-static void closed(void **state)
+CASE(closed)
 {
     comm_new(0, 0, false);
     comm_new(1, 0, false);
@@ -235,7 +235,7 @@ void *__wrap_aligned_alloc(size_t alignment, size_t size)
 
 /* Each allocation of host memory is refused once. No rule of NCCL's is broken, and after the next change all is
  * registered. */
-static void no_host_memory(void **state)
+CASE(no_host_memory)
 {
     unsigned int n = 0;
 
@@ -271,7 +271,7 @@ static void no_host_memory(void **state)
 }
 
 /* Parked segments of one device stay parked while another's are settled. */
-static void each_device_settles_alone(void **state)
+CASE(each_device_settles_alone)
 {
     struct nccl_reg_comm *used[2];
 
@@ -294,7 +294,7 @@ static void each_device_settles_alone(void **state)
 }
 
 /* A call that is no operation keeps others from the communicator as well. */
-static void not_within_a_call(void **state)
+CASE(not_within_a_call)
 {
     struct nccl_reg_comm *used;
 
@@ -313,7 +313,7 @@ static void not_within_a_call(void **state)
 }
 
 /* Another device's communicators may be in a call. */
-static void lost_beside_others(void **state)
+CASE(lost_beside_others)
 {
     pthread_t thread;
 
@@ -331,7 +331,7 @@ static void lost_beside_others(void **state)
 }
 
 /* The answers to questions about a communicator, until it has ended. */
-static void asked(void **state)
+CASE(asked)
 {
     comm_new(0, 0, false);
     assert_int_equal(nccl_reg_comm_ask(reg, nccl_fake_comm(0)), 0);
@@ -346,7 +346,7 @@ static void asked(void **state)
 }
 
 /* Calls on a communicator that was never added, or is there already. */
-static void unknown(void **state)
+CASE(unknown)
 {
     struct nccl_reg_comm_info info;
     void *comm = nccl_fake_comm(0);
@@ -374,23 +374,4 @@ static void unknown(void **state)
     assert_int_equal(info.device, 3);
     comm_end(0);
     assert_int_equal(nccl_reg_comm_remove(reg, comm, true), -ENOENT);
-}
-
-int nccl_ends_run(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(aborted_under_calls),
-        TEST(aborted_under_a_trim),
-        TEST(closed_under_a_trim),
-        TEST(used_under_a_trim),
-        TEST(closed),
-        TEST(unknown),
-        TEST(asked),
-        TEST(no_host_memory),
-        TEST(each_device_settles_alone),
-        TEST(not_within_a_call),
-        TEST(lost_beside_others),
-    };
-
-    return cmocka_run_group_tests_name("ends", tests, NULL, NULL);
 }

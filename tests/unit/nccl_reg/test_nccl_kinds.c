@@ -2,7 +2,7 @@
 /* test_nccl_kinds.c - what an operation finds registered, by its kind and for graphs; a part of test_nccl_reg. */
 #include "nccl_unit.h"
 
-static void kinds(void **state)
+CASE(kinds)
 {
     nccl_fake.old = true;
     comm_new(0, 0, true);
@@ -27,7 +27,7 @@ static void kinds(void **state)
 }
 
 /* At the end of a group collectives come first. What an earlier group has done counts. */
-static void kinds_in_a_group(void **state)
+CASE(kinds_in_a_group)
 {
     const struct nccl_reg_op both[] = {op_of(NCCL_REG_POINT_TO_POINT, AT(0), 0), op_of(NCCL_REG_COLLECTIVE, AT(0), 0)};
     struct nccl_reg_comm *used;
@@ -70,7 +70,7 @@ static void kinds_in_a_group(void **state)
     comm_end(0);
 }
 
-static void kinds_without_care(void **state)
+CASE(kinds_without_care)
 {
     comm_new(0, 0, false);
     segment(0, 0);
@@ -81,7 +81,7 @@ static void kinds_without_care(void **state)
     comm_end(0);
 }
 
-static void kinds_that_cannot_be_cared_for(void **state)
+CASE(kinds_that_cannot_be_cared_for)
 {
     struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
 
@@ -121,7 +121,7 @@ static void kinds_that_cannot_be_cared_for(void **state)
 }
 
 /* With memory in front nobody waits, and what is in use stays as it is. */
-static void kinds_with_a_front(void **state)
+CASE(kinds_with_a_front)
 {
     struct nccl_reg_op op = op_of(NCCL_REG_POINT_TO_POINT, AT(3), 0);
 
@@ -164,7 +164,7 @@ static void kinds_with_a_front(void **state)
 }
 
 /* When all of the front is used up, the device is waited for and it begins anew. */
-static void a_front_that_is_used_up(void **state)
+CASE(a_front_that_is_used_up)
 {
     nccl_fake.old = true;
     nccl_fake.front = UNIT;
@@ -182,7 +182,7 @@ static void a_front_that_is_used_up(void **state)
 }
 
 /* A renewal beside work that does not end. The device is not waited for each time; once it was done, it is again. */
-static void a_front_that_is_used_up_beside_work(void **state)
+CASE(a_front_that_is_used_up_beside_work)
 {
     uint64_t first;
 
@@ -217,7 +217,7 @@ static void a_front_that_is_used_up_beside_work(void **state)
 }
 
 /* The second one is refused, once; the first one stays and is waited for. */
-static void a_front_that_is_refused(void **state)
+CASE(a_front_that_is_refused)
 {
     nccl_fake.old = true;
     nccl_fake.front = UNIT;
@@ -234,7 +234,7 @@ static void a_front_that_is_refused(void **state)
 }
 
 /* A communicator that is not ready is not called: the operation may not use what it has. */
-static void a_front_of_one_that_is_not_ready(void **state)
+CASE(a_front_of_one_that_is_not_ready)
 {
     const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
     struct nccl_reg_comm *used;
@@ -256,7 +256,7 @@ static void a_front_of_one_that_is_not_ready(void **state)
 }
 
 /* Without a front: there is none any more, and the operation that asked for it knows. */
-static void a_renewal_that_is_refused(void **state)
+CASE(a_renewal_that_is_refused)
 {
     const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
 
@@ -274,7 +274,7 @@ static void a_renewal_that_is_refused(void **state)
 }
 
 /* Memory that peers do not map needs no care. */
-static void plain_memory(void **state)
+CASE(plain_memory)
 {
     struct nccl_reg_comm_info info = {.arg = &nccl_fake, .careful = true};
 
@@ -294,7 +294,7 @@ static void plain_memory(void **state)
     comm_end(1);
 }
 
-static void graphs(void **state)
+CASE(graphs)
 {
     struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
 
@@ -319,7 +319,7 @@ static void graphs(void **state)
 }
 
 /* No graph that uses it runs after the program has ended it, but until then its registration stays as it is. */
-static void graphs_of_own_memory(void **state)
+CASE(graphs_of_own_memory)
 {
     const struct nccl_reg_segment_info info = {.addr = AT(0), .size = UNIT, .own = true};
     struct nccl_reg_op op = op_of(NCCL_REG_POINT_TO_POINT, AT(0), 0);
@@ -337,7 +337,7 @@ static void graphs_of_own_memory(void **state)
     comm_end(0);
 }
 
-static void buffers(void **state)
+CASE(buffers)
 {
     const size_t half = UNIT / 2;
 
@@ -363,7 +363,7 @@ static void buffers(void **state)
 }
 
 /* The cached lookup of a range holds only for buffers inside it, and as long as the registration does. */
-static void places(void **state)
+CASE(places)
 {
     comm_new(0, 0, false);
     assert_int_equal(nccl_fake_segment_add(reg, AT(1), 3 * UNIT, 0), 0);
@@ -389,7 +389,7 @@ static void places(void **state)
 }
 
 /* Where send/recv comes first, in a graph, all places of the registration are collectives' no more. */
-static void places_of_a_graph(void **state)
+CASE(places_of_a_graph)
 {
     struct nccl_reg_op op = op_of(NCCL_REG_POINT_TO_POINT, AT(0), 0);
     struct nccl_reg_comm *used;
@@ -409,7 +409,7 @@ static void places_of_a_graph(void **state)
 }
 
 /* Whatever has been found before: a graph's operation has a registration of the whole allocation. */
-static void a_graph_after_others(void **state)
+CASE(a_graph_after_others)
 {
     struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
 
@@ -423,29 +423,4 @@ static void a_graph_after_others(void **state)
     op.captured = true;
     assert_int_equal(op_with(0, &op, 1), 0);
     assert_int_equal(nccl_fake_records(0), 2);
-}
-
-int nccl_kinds_run(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(kinds),
-        TEST(kinds_in_a_group),
-        TEST(kinds_without_care),
-        TEST(kinds_that_cannot_be_cared_for),
-        TEST(kinds_with_a_front),
-        TEST(a_front_that_is_used_up),
-        TEST(a_front_that_is_used_up_beside_work),
-        TEST(a_front_that_is_refused),
-        TEST(a_front_of_one_that_is_not_ready),
-        TEST(a_renewal_that_is_refused),
-        TEST(plain_memory),
-        TEST(graphs),
-        TEST(graphs_of_own_memory),
-        TEST(buffers),
-        TEST(places),
-        TEST(places_of_a_graph),
-        TEST(a_graph_after_others),
-    };
-
-    return cmocka_run_group_tests_name("kinds", tests, NULL, NULL);
 }

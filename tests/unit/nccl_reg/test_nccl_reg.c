@@ -5,7 +5,7 @@
  */
 #include "nccl_unit.h"
 
-static void early_and_late(void **state)
+CASE(early_and_late)
 {
     segment(0, 0);
     comm_new(0, 0, false);
@@ -31,7 +31,7 @@ static void early_and_late(void **state)
     assert_int_equal(stats().comms, 0);
 }
 
-static void each_device_its_own(void **state)
+CASE(each_device_its_own)
 {
     segment(0, 0);
     segment(1, 1);
@@ -49,7 +49,7 @@ static void each_device_its_own(void **state)
     comm_end(1);
 }
 
-static void unknown(void **state)
+CASE(unknown)
 {
     struct nccl_reg_comm *used;
     const struct nccl_reg_op op = {.kind = NCCL_REG_COLLECTIVE};
@@ -67,7 +67,7 @@ static void unknown(void **state)
     assert_int_equal(nccl_fake.releases, 0);
 }
 
-static void a_segment_goes(void **state)
+CASE(a_segment_goes)
 {
     comm_new(0, 0, false);
     comm_new(1, 0, false);
@@ -94,7 +94,7 @@ static void a_segment_goes(void **state)
 }
 
 /* Whether it is the first one or there is nothing left to be done for it. */
-static void not_within_an_operation(void **state)
+CASE(not_within_an_operation)
 {
     const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
     struct nccl_reg_comm *used;
@@ -123,7 +123,7 @@ static void not_within_an_operation(void **state)
     comm_end(1);
 }
 
-static void not_within_a_group(void **state)
+CASE(not_within_a_group)
 {
     comm_new(0, 0, false);
     segment(0, 0);
@@ -147,7 +147,7 @@ static void not_within_a_group(void **state)
 }
 
 /* A communicator that ends in a group: what the group is to use of it stays registered, that of others does not. */
-static void not_before_the_group(void **state)
+CASE(not_before_the_group)
 {
     for (unsigned int i = 0; i < 2; i++)
         comm_new(i, 0, false);
@@ -181,7 +181,7 @@ static void *in_a_group(void *arg)
     return NULL;
 }
 
-static void not_within_the_group_of_another(void **state)
+CASE(not_within_the_group_of_another)
 {
     pthread_barrier_t barrier;
     pthread_t thread;
@@ -201,7 +201,7 @@ static void not_within_the_group_of_another(void **state)
     comm_end(0);
 }
 
-static void a_communicator_goes(void **state)
+CASE(a_communicator_goes)
 {
     comm_new(0, 0, false);
     segment(0, 0);
@@ -223,7 +223,7 @@ static void a_communicator_goes(void **state)
     assert_int_equal(nccl_fake.releases, 1);
 }
 
-static void a_registration_fails(void **state)
+CASE(a_registration_fails)
 {
     comm_new(0, 0, false);
     segment(0, 0);
@@ -247,7 +247,7 @@ static void a_registration_fails(void **state)
     comm_end(0);
 }
 
-static void a_deregistration_fails(void **state)
+CASE(a_deregistration_fails)
 {
     comm_new(0, 0, false);
     comm_new(1, 0, false);
@@ -275,7 +275,7 @@ static void a_deregistration_fails(void **state)
     nccl_fake_comm_destroy(0, true);
 }
 
-static void users(void **state)
+CASE(users)
 {
     comm_new(0, 0, false);
     segment(0, 0);
@@ -292,7 +292,7 @@ static void users(void **state)
     comm_end(0);
 }
 
-static void nonblocking(void **state)
+CASE(nonblocking)
 {
     const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
     struct nccl_reg_comm *used;
@@ -332,7 +332,7 @@ static void nonblocking(void **state)
 }
 
 /* With its owner: nobody is asked anything, and nothing is given back. */
-static void lost(void **state)
+CASE(lost)
 {
     static char owner, other;
 
@@ -370,7 +370,7 @@ static void lost(void **state)
 }
 
 /* Its owner is about to end: no communicator keeps it, or registers it, unless the owner stays. */
-static void owner_ends(void **state)
+CASE(owner_ends)
 {
     static char owner;
 
@@ -408,7 +408,7 @@ static void owner_ends(void **state)
 
 /* Memory that comes where another was shows that this one is lost; and it is registered, also with who knows the old
  * one. */
-static void replaced(void **state)
+CASE(replaced)
 {
     static char owner;
 
@@ -432,7 +432,7 @@ static void replaced(void **state)
 }
 
 /* Many of both: no table is too small, and no look-up goes astray. */
-static void many(void **state)
+CASE(many)
 {
     for (unsigned int i = 0; i < 8; i++)
         comm_new(i, 0, false);
@@ -454,29 +454,4 @@ static void many(void **state)
         comm_end(i);
     }
     assert_int_equal(nccl_fake.releases, 150);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(early_and_late),
-        TEST(each_device_its_own),
-        TEST(unknown),
-        TEST(a_segment_goes),
-        TEST(not_within_an_operation),
-        TEST(not_within_a_group),
-        TEST(not_before_the_group),
-        TEST(not_within_the_group_of_another),
-        TEST(a_communicator_goes),
-        TEST(a_registration_fails),
-        TEST(a_deregistration_fails),
-        TEST(users),
-        TEST(nonblocking),
-        TEST(lost),
-        TEST(owner_ends),
-        TEST(replaced),
-        TEST(many),
-    };
-
-    return cmocka_run_group_tests_name("registrations", tests, NULL, NULL) + nccl_kinds_run() + nccl_ends_run();
 }

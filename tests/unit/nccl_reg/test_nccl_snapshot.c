@@ -479,7 +479,7 @@ static const char *name(size_t setting)
     return settings[setting].name;
 }
 
-static void decisions_are_those_recorded(void **state)
+UNIT_CASE(decisions_are_those_recorded)
 {
     const struct snapshot snapshot = {SETTINGS, name, play, recorded};
 
@@ -489,8 +489,6 @@ static void decisions_are_those_recorded(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(decisions_are_those_recorded)};
-
     alarm(120);
-    return cmocka_run_group_tests_name("nccl_snapshot", tests, NULL, NULL);
+    return cases_run();
 }

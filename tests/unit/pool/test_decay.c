@@ -387,8 +387,3 @@ POOL_CASE(test_frozen_trim_gives_back_if_the_backend_does)
     config = fake_config(env->fake);
     env_pool(env, &config); /* ops goes */
 }
-
-int main(void)
-{
-    return pool_cases_run("decay");
-}

@@ -24,10 +24,10 @@ static int setup(void **state)
     return env_setup(state);
 }
 
-#define KEPT_TEST(function) cmocka_unit_test_setup_teardown(function, setup, env_teardown)
+#define KEPT_CASE(name) ENV_CASE(name, setup, env_teardown)
 
 /* A share of the slack for each: side by side they keep no more than one. */
-ENV_CASE(test_slack_is_shared)
+KEPT_CASE(test_slack_is_shared)
 {
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[64];
@@ -48,7 +48,7 @@ ENV_CASE(test_slack_is_shared)
 /*
  * Blocks that other threads keep beyond their share, because no thread could order them, are ordered by one that can.
  */
-ENV_CASE(test_others_order_what_is_too_much)
+KEPT_CASE(test_others_order_what_is_too_much)
 {
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[12];
@@ -70,7 +70,7 @@ ENV_CASE(test_others_order_what_is_too_much)
 }
 
 /* Blocks that wait in magazines to which no thread comes any more are ordered by and by, and have a share no longer. */
-ENV_CASE(test_what_ended_threads_kept_is_ordered)
+KEPT_CASE(test_what_ended_threads_kept_is_ordered)
 {
     struct pool_config config = fake_config(env->fake);
     const unsigned int home = magazine_index;
@@ -99,7 +99,7 @@ ENV_CASE(test_what_ended_threads_kept_is_ordered)
 
 /* Deferred blocks make requests break into free memory. Once the driver has refused, the card cannot afford that: each
  * free is ordered at once, and the budget comes back little by little. */
-ENV_CASE(test_after_a_refusal_nothing_is_deferred)
+KEPT_CASE(test_after_a_refusal_nothing_is_deferred)
 {
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[8], refused;
@@ -124,7 +124,7 @@ ENV_CASE(test_after_a_refusal_nothing_is_deferred)
 }
 
 /* A thread that has moved from one magazine to the next has all of the slack again after a while. */
-ENV_CASE(test_empty_magazines_have_no_share)
+KEPT_CASE(test_empty_magazines_have_no_share)
 {
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[8];
@@ -146,7 +146,7 @@ ENV_CASE(test_empty_magazines_have_no_share)
 }
 
 /* Threads that go on freeing order their own: nobody fetches it from them, and with it the lines of its blocks. */
-ENV_CASE(test_who_goes_on_is_left_alone)
+KEPT_CASE(test_who_goes_on_is_left_alone)
 {
     struct pool_config config = fake_config(env->fake);
     const unsigned int home = magazine_index;
@@ -169,7 +169,7 @@ ENV_CASE(test_who_goes_on_is_left_alone)
 
 /* Of the others, an order takes along what one of them keeps: each in its turn, if nobody has freed into it since its
  * last turn. */
-ENV_CASE(test_one_other_in_its_turn)
+KEPT_CASE(test_one_other_in_its_turn)
 {
     enum { OTHERS = 3, ORDERS = 14 };
     struct pool_config config = fake_config(env->fake);
@@ -201,7 +201,7 @@ ENV_CASE(test_one_other_in_its_turn)
 }
 
 /* While nothing can be ordered what is kept is not taken up, or each free would cost as much as all before it. */
-ENV_CASE(test_frozen_frees_leave_alone_what_is_kept)
+KEPT_CASE(test_frozen_frees_leave_alone_what_is_kept)
 {
     const struct block *block;
     uint64_t addr[20];
@@ -220,7 +220,7 @@ ENV_CASE(test_frozen_frees_leave_alone_what_is_kept)
 }
 
 /* However small: once they are ordered there has to be place for them. */
-ENV_CASE(test_128_wait_at_the_most)
+KEPT_CASE(test_128_wait_at_the_most)
 {
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[300];
@@ -234,21 +234,4 @@ ENV_CASE(test_128_wait_at_the_most)
         assert_int_equal(env->fake->calls[FAKE_ORDER], (i + 1) / 129);
         assert_int_equal(env->pool->magazines[0].deferred_count, (i + 1) % 129);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        KEPT_TEST(test_slack_is_shared),
-        KEPT_TEST(test_others_order_what_is_too_much),
-        KEPT_TEST(test_what_ended_threads_kept_is_ordered),
-        KEPT_TEST(test_after_a_refusal_nothing_is_deferred),
-        KEPT_TEST(test_empty_magazines_have_no_share),
-        KEPT_TEST(test_who_goes_on_is_left_alone),
-        KEPT_TEST(test_one_other_in_its_turn),
-        KEPT_TEST(test_128_wait_at_the_most),
-        KEPT_TEST(test_frozen_frees_leave_alone_what_is_kept),
-    };
-
-    return cmocka_run_group_tests_name("deferred", tests, NULL, NULL);
 }

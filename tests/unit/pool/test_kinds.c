@@ -82,8 +82,3 @@ POOL_CASE(test_kind_changes_while_the_backend_is_asked)
     release(growth.addr);
     assert_null(fake_segment_of(env->fake, growth.addr));
 }
-
-int main(void)
-{
-    return pool_cases_run("kinds");
-}

@@ -89,11 +89,10 @@ static void fitting_block_behind_others(struct env *env, size_t less, size_t fit
     assert_int_equal(addr, addrs[0]);
 }
 
-static void test_refusal_with_fitting_small_block_behind_others_uses_it(void **state)
+POOL_CASE(test_refusal_with_fitting_small_block_behind_others_uses_it)
 {
-    fitting_block_behind_others(*state, 100 * 512, 103 * 512, 512);
+    fitting_block_behind_others(env, 100 * 512, 103 * 512, 512);
 }
-POOL_ROW(test_refusal_with_fitting_small_block_behind_others_uses_it)
 
 POOL_CASE(test_refusal_with_fitting_large_block_behind_others_uses_it)
 {
@@ -279,9 +278,4 @@ POOL_CASE(test_limit_during_backend_alloc_counts_what_is_asked_for)
     assert_int_equal(call.rc, 0);
     assert_int_equal(rc, -EAGAIN);
     assert_int_equal(env->fake->peak, 8 * MIB);
-}
-
-int main(void)
-{
-    return pool_cases_run("ladder");
 }

@@ -207,17 +207,15 @@ static void kept_is_forgotten(struct env *env, bool alone)
     fake_delete(fake);
 }
 
-static void test_segment_with_a_kept_block_that_is_handed_out_again_is_forgotten(void **state)
+POOL_CASE(test_segment_with_a_kept_block_that_is_handed_out_again_is_forgotten)
 {
-    kept_is_forgotten(*state, /* alone: */ false);
+    kept_is_forgotten(env, /* alone: */ false);
 }
-POOL_ROW(test_segment_with_a_kept_block_that_is_handed_out_again_is_forgotten)
 
-static void test_segment_with_the_kept_block_that_is_handed_out_again_is_forgotten(void **state)
+POOL_CASE(test_segment_with_the_kept_block_that_is_handed_out_again_is_forgotten)
 {
-    kept_is_forgotten(*state, /* alone: */ true);
+    kept_is_forgotten(env, /* alone: */ true);
 }
-POOL_ROW(test_segment_with_the_kept_block_that_is_handed_out_again_is_forgotten)
 
 /* But not while a thread is freeing a block of it. */
 POOL_CASE(test_segment_that_is_handed_out_again_during_a_free_is_refused)
@@ -266,9 +264,4 @@ POOL_CASE(test_segment_beyond_48_bits_is_refused)
     }
     env->fake->base = base;
     alloc(env->pool, 8 * MIB);
-}
-
-int main(void)
-{
-    return pool_cases_run("life");
 }

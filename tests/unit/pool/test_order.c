@@ -230,7 +230,7 @@ POOL_CASE(test_large_blocks_wait_for_nobody)
 }
 
 /* Kept blocks do not count as in use, or the slack would feed itself. */
-static void test_slack_is_of_what_is_in_use(void **state)
+POOL_CASE(test_slack_is_of_what_is_in_use)
 {
     static const struct {
         unsigned int percent;
@@ -238,7 +238,6 @@ static void test_slack_is_of_what_is_in_use(void **state)
     } cases[] = {{10, 112}, {50, 152}, {100, 202}, {300, 402}};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct env *env = *state;
         struct pool_config config = fake_config(env->fake);
         uint64_t addr[50];
 
@@ -261,7 +260,6 @@ static void test_slack_is_of_what_is_in_use(void **state)
         assert_int_equal(stats_of(env->pool).held, 0);
     }
 }
-POOL_ROW(test_slack_is_of_what_is_in_use)
 
 /* A request that finds nothing asks what was kept again and again, however it was freed. */
 POOL_CASE(test_slack_with_frees_that_wait_for_nothing_does_not_grow)
@@ -419,23 +417,20 @@ static void lock_during_trim(struct env *env, enum fake_kind kind)
     assert_int_equal(call.released, 8 * MIB);
 }
 
-static void test_lock_during_backend_free_is_free(void **state)
+POOL_CASE(test_lock_during_backend_free_is_free)
 {
-    lock_during_trim(*state, FAKE_FREE);
+    lock_during_trim(env, FAKE_FREE);
 }
-POOL_ROW(test_lock_during_backend_free_is_free)
 
-static void test_lock_during_segment_free_is_free(void **state)
+POOL_CASE(test_lock_during_segment_free_is_free)
 {
-    lock_during_trim(*state, FAKE_SEGMENT_FREE);
+    lock_during_trim(env, FAKE_SEGMENT_FREE);
 }
-POOL_ROW(test_lock_during_segment_free_is_free)
 
-static void test_lock_during_trim_event_is_free(void **state)
+POOL_CASE(test_lock_during_trim_event_is_free)
 {
-    lock_during_trim(*state, FAKE_TRIM);
+    lock_during_trim(env, FAKE_TRIM);
 }
-POOL_ROW(test_lock_during_trim_event_is_free)
 
 /* --- what others see of a segment that is coming or going */
 
@@ -479,9 +474,4 @@ POOL_CASE(test_check_during_backend_alloc_finds_no_fault)
     if (pool_check(env->pool, text, sizeof(text)))
         fail_msg("pool_check while another thread asks the driver: %s", text);
     call_go(env, FAKE_ALLOC, &call);
-}
-
-int main(void)
-{
-    return pool_cases_run("order");
 }

@@ -388,7 +388,7 @@ static const char *name(size_t setting)
     return settings[setting].name;
 }
 
-static void test_decisions_are_those_recorded(void **state)
+UNIT_CASE(test_decisions_are_those_recorded)
 {
     const struct snapshot snapshot = {SETTINGS, name, play, recorded};
 
@@ -398,13 +398,4 @@ static void test_decisions_are_those_recorded(void **state)
     snapshot_test(&snapshot);
     lock_hook = NULL;
     alarm(0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_decisions_are_those_recorded),
-    };
-
-    return cmocka_run_group_tests_name("snapshot", tests, NULL, NULL);
 }

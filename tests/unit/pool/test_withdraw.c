@@ -493,8 +493,3 @@ POOL_CASE(test_segment_find_of_nothing_in_use_returns_enoent)
     pool_trim(env->pool, "test");
     expect_no_segment(addr); /* gone */
 }
-
-int main(void)
-{
-    return pool_cases_run("withdraw");
-}

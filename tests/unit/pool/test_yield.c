@@ -161,8 +161,3 @@ POOL_CASE(test_yield_while_frozen)
         env->fake->frozen = false;
     }
 }
-
-int main(void)
-{
-    return pool_cases_run("yield");
-}

@@ -68,6 +68,6 @@ static inline int teardown(void **state)
     return 0;
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define CASE(name) CASE_WITH(name, setup, teardown)
 
 #endif

@@ -37,7 +37,7 @@ static void go(struct context *context, uint64_t addr)
     segment_ops.free(context, BACKEND_VMM, addr, SEGMENT);
 }
 
-static void test_comes(void **state)
+ISOLATED_CASE(test_comes, .environment = VMM)
 {
     struct context *context = with_vmm();
     const uint64_t addr = segment(context);
@@ -51,7 +51,7 @@ static void test_comes(void **state)
 }
 
 /* A device has a fabric, and the machine no service for it. */
-static void test_abilities(void **state)
+ISOLATED_CASE(test_abilities, .environment = VMM)
 {
     struct context *context = with_vmm();
 
@@ -69,7 +69,7 @@ static void test_abilities(void **state)
 }
 
 /* Nothing is left of a segment that could not be had. */
-static void test_comes_not(void **state)
+ISOLATED_CASE(test_comes_not, .environment = VMM)
 {
     static const size_t functions[] = {FN(cuMemAddressReserve), FN(cuMemCreate), FN(cuMemMap), FN(cuMemSetAccess)};
     struct context *context = with_vmm();
@@ -98,7 +98,7 @@ static void test_comes_not(void **state)
 }
 
 /* It stays until the event is over that was recorded behind the frees, and nobody waits for that here. */
-static void test_goes(void **state)
+ISOLATED_CASE(test_goes, .environment = VMM)
 {
     struct context *context = with_vmm();
     const uint64_t first = segment(context), second = segment(context);
@@ -128,7 +128,7 @@ static void test_goes(void **state)
     assert_true(fake_thread_is_clean(fake_context(0)));
 }
 
-static void test_goes_not(void **state)
+ISOLATED_CASE(test_goes_not, .environment = VMM)
 {
     struct context *context = with_vmm();
     const uint64_t first = segment(context), second = segment(context), third = segment(context);
@@ -155,7 +155,7 @@ static void test_goes_not(void **state)
 }
 
 /* An event that cannot be asked about is asked about later, and nobody waits for that. */
-static void test_query_fails(void **state)
+ISOLATED_CASE(test_query_fails, .environment = VMM)
 {
     struct context *context = with_vmm();
     const uint64_t addr = segment(context), start = now();
@@ -178,7 +178,7 @@ static void work_moves(void *arg)
 }
 
 /* As for the driver's own memory: half a minute for this thread's frees, 0.3 s for others'. */
-static void test_waits(void **state)
+ISOLATED_CASE(test_waits, .environment = VMM)
 {
     const bool others = *state != NULL;
     struct context *context = with_vmm();
@@ -205,9 +205,10 @@ static void test_waits(void **state)
     segment_ops.collect(context); /* in vain before */
     assert_int_equal(now() - start, 30 * MS);
 }
+ISOLATED_AGAIN(test_waits, others, .environment = VMM, .row = "others")
 
 /* The memory does not go with the context by itself. */
-static void test_context_ends(void **state)
+ISOLATED_CASE(test_context_ends, .environment = VMM)
 {
     struct context *context = with_vmm(), *other = pooled(1);
     const uint64_t departing = segment(context), stays = segment(other);
@@ -228,7 +229,7 @@ static void test_context_ends(void **state)
     assert_string_equal(fake_log(), "stream:c0,1 event:c0,2");
 }
 
-static void test_context_stays(void **state)
+ISOLATED_CASE(test_context_stays, .environment = VMM)
 {
     struct context *context = with_vmm();
 
@@ -239,7 +240,7 @@ static void test_context_stays(void **state)
 
 /* --- other devices --- */
 
-static void test_reach(void **state)
+ISOLATED_CASE(test_reach, .environment = VMM)
 {
     struct context *context = with_vmm(), *other;
     const uint64_t before = segment(context);
@@ -268,7 +269,7 @@ static void test_reach(void **state)
 }
 
 /* A device without a way to the memory costs one try, and the others get theirs. */
-static void test_no_way(void **state)
+ISOLATED_CASE(test_no_way, .environment = VMM)
 {
     struct context *context = with_vmm();
 
@@ -283,7 +284,7 @@ static void test_no_way(void **state)
 }
 
 /* The driver has a limit of peers: the device is one of those that have no way then, and memory is made without it. */
-static void test_too_many_peers(void **state)
+ISOLATED_CASE(test_too_many_peers, .environment = VMM)
 {
     struct context *context = with_vmm();
 
@@ -294,7 +295,7 @@ static void test_too_many_peers(void **state)
     assert_non_null(strstr(fake.said, "device 1 has no way to the memory of device 0"));
 }
 
-static void test_reach_fails(void **state)
+ISOLATED_CASE(test_reach_fails, .environment = VMM)
 {
     struct context *context = with_vmm();
     const uint64_t addr = segment(context);
@@ -313,7 +314,7 @@ static void test_reach_fails(void **state)
 
 /* --- where there is none, and captures --- */
 
-static void test_none(void **state)
+ISOLATED_CASE(test_none, .environment = VMM)
 {
     driver_ready();
     vmm.device_without = 0;
@@ -330,7 +331,7 @@ static void test_none(void **state)
     assert_int_equal(backend_find(BACKEND_VMM), -EAGAIN);
 }
 
-static void test_switch(void **state)
+ISOLATED_CASE(test_switch, .environment = ORDERED)
 {
     struct context *context, *without;
 
@@ -361,7 +362,7 @@ static const struct captured {
     {true, true, false, VMM " NCCL_GRAPH_REGISTER=0"},
 };
 
-static void test_captured(void **state)
+ISOLATED_OWN(test_captured, captures_of)
 {
     static const struct real_nccl copy;
     const struct captured *row = *state;
@@ -383,33 +384,4 @@ static void test_captured(void **state)
     assert_int_equal(mapping_at(before) != NULL, row->keeps);
     assert_null(mapping_at(after));
     assert_int_equal(strstr(fake.said, "2:memory that was there when a graph was captured") != NULL, row->keeps);
-}
-
-int main(int argc, char **argv)
-{
-    const struct isolated tests[] = {
-        {ISOLATED(test_comes), .environment = VMM},
-        {ISOLATED(test_abilities), .environment = VMM},
-        {ISOLATED(test_comes_not), .environment = VMM},
-        {ISOLATED(test_goes), .environment = VMM},
-        {ISOLATED(test_goes_not), .environment = VMM},
-        {ISOLATED(test_query_fails), .environment = VMM},
-        {ISOLATED(test_waits), .environment = VMM},
-        {ISOLATED(test_waits), .environment = VMM, .row = "others"},
-        {ISOLATED(test_context_ends), .environment = VMM},
-        {ISOLATED(test_context_stays), .environment = VMM},
-        {ISOLATED(test_reach), .environment = VMM},
-        {ISOLATED(test_no_way), .environment = VMM},
-        {ISOLATED(test_too_many_peers), .environment = VMM},
-        {ISOLATED(test_reach_fails), .environment = VMM},
-        {ISOLATED(test_none), .environment = VMM},
-        {ISOLATED(test_switch), .environment = ORDERED},
-    };
-    struct isolated captured[COUNT(captures_of)];
-
-    for (size_t i = 0; i < COUNT(captures_of); i++)
-        captured[i] = (struct isolated){ISOLATED(test_captured), .environment = captures_of[i].environment,
-                                        .row = &captures_of[i]};
-    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL) +
-           isolated_run(captured, COUNT(captured), argc > 1 ? argv[1] : NULL);
 }

@@ -4,17 +4,12 @@
  * at once. shim/report/background_thread.c alone, with jobs and a poll that are made up here. Not here: what the jobs
  * do, exit, threads that end (tests/e2e).
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "base/conf.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "cases.h"
 #include "clock.h"
 #include "context/device.h"
 #include "report/background_thread.h"
@@ -105,18 +100,11 @@ const struct background_job background_jobs[] = {
 };
 
 /* Between two ticks the thread sleeps once. */
-static void test_sleeps_in_a_poll(void **state)
+UNIT_CASE(test_sleeps_in_a_poll)
 {
     assert_true(background_start());
     while (atomic_load(&ticks) < WAKINGS)
         nap_ns(1000000);
     assert_true(atomic_load(&polls) >= WAKINGS - 1);
     assert_false(atomic_load(&wrong));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sleeps_in_a_poll)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

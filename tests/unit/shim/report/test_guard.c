@@ -19,7 +19,7 @@ static void started(void)
     serve_begin();
 }
 
-static void test_table(void **state)
+ISOLATED_CASE(test_table, .environment = "CUPOOL_DEBUG=1")
 {
     static size_t sizes[BLOCKS]; /* 0: there is no such block */
     static uint64_t addrs[BLOCKS];
@@ -49,7 +49,7 @@ static void test_table(void **state)
     }
 }
 
-static void test_padded(void **state)
+ISOLATED_CASE(test_padded, .environment = "CUPOOL_DEBUG=guard")
 {
     started();
     for (size_t size = 1; size < 5000; size++) {
@@ -65,18 +65,9 @@ static void frees_after_that(void)
 }
 
 /* A program's exit handler that is older than ours runs behind it, and may free. */
-static void test_exit(void **state)
+ISOLATED_CASE(test_exit, .environment = "CUPOOL_DEBUG=1")
 {
     atexit(frees_after_that);
     started();
     guard_alloc(NULL, 0x1000, 100, (const void *)test_exit);
-}
-
-int main(int argc, char **argv)
-{
-    const struct isolated tests[] = {{ISOLATED(test_table), .environment = "CUPOOL_DEBUG=1"},
-                                     {ISOLATED(test_padded), .environment = "CUPOOL_DEBUG=guard"},
-                                     {ISOLATED(test_exit), .environment = "CUPOOL_DEBUG=1"}};
-
-    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
 }
