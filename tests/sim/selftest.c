@@ -120,6 +120,47 @@ static void test_retain_beside_reset(void)
     OK(cudaFree(p));
 }
 
+/* Batches of copies are refused on the legacy stream and without attributes. */
+static void test_batch(void)
+{
+#if CUDART_VERSION >= 13000
+    struct cudaMemcpyAttributes attrs = {.srcAccessOrder = cudaMemcpySrcAccessOrderStream};
+    char from[16], to[16];
+    void *dsts[] = {to};
+    const void *srcs[] = {from};
+    size_t sizes[] = {16}, first = 0;
+
+    CHECK_EQ(cudaMemcpyBatchAsync(dsts, srcs, sizes, 1, &attrs, &first, 1, cudaStreamLegacy), 1);
+    CHECK_EQ(cudaMemcpyBatchAsync(dsts, srcs, sizes, 1, &attrs, &first, 0, cudaStreamPerThread), 1);
+    cudaGetLastError();
+#endif
+}
+
+static void test_sticky(void)
+{
+    void *p;
+    struct gate g = {0};
+    cudaStream_t s;
+
+    OK(cudaSetDevice(1));
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    OK(cudaMalloc(&p, 4 << 20));
+    OK(cudaSetDevice(0));
+    cudaStream_t s0;
+    OK(cudaStreamCreateWithFlags(&s0, cudaStreamNonBlocking));
+    /* Device 0 works on device 1's memory; a free there does not wait for device 0, which then faults. */
+    OK(cudaLaunchHostFunc(s0, gate_hold, &g));
+    OK(cudaMemsetAsync(p, 1, 4 << 20, s0));
+    OK(cudaFree(p));
+    gate_open(&g);
+    CHECK_EQ(cudaDeviceSynchronize(), 700);
+    CHECK_EQ(cudaMalloc(&p, 16), 700);
+    CHECK_EQ(cudaGetLastError(), 700);
+    OK(cudaSetDevice(1));
+    OK(cudaMalloc(&p, 16));
+    OK(cudaFree(p));
+}
+
 int main(int argc, char **argv)
 {
     drv.lib = dlopen("libcuda.so.1", RTLD_NOW);
@@ -136,7 +177,9 @@ int main(int argc, char **argv)
     test_resolver();
     test_shared_memory();
     test_env();
+    test_batch();
     test_retain_beside_reset();
+    test_sticky(); /* last: kills a context */
     printf("%d checks, %d failures\n", checks, failures);
     return failures != 0;
 }
