@@ -26,14 +26,6 @@ static inline int setup(void **state)
     return nccl_reg_create(&nccl_fake_ops, &reg);
 }
 
-static inline int teardown(void **state)
-{
-    if (*nccl_fake.fault)
-        fail_msg("%s", nccl_fake.fault);
-    nccl_reg_destroy(reg);
-    return 0;
-}
-
 static inline void segment(unsigned int n, int device)
 {
     assert_int_equal(nccl_fake_segment_add(reg, AT(n), UNIT, device), 0);
@@ -100,6 +92,19 @@ static inline struct nccl_reg_stats stats(void)
 static inline void remove_segment(unsigned int n)
 {
     assert_int_equal(nccl_reg_segment_remove(reg, AT(n), nccl_fake_release, NULL), 0);
+}
+
+/* Work is over, and the communicators that are left go. */
+static inline int teardown(void **state)
+{
+    nccl_fake_finish();
+    for (unsigned int i = 0; i < FAKE_COMMS; i++)
+        if (nccl_fake.comms[i].alive)
+            comm_end(i);
+    if (*nccl_fake.fault)
+        fail_msg("%s", nccl_fake.fault);
+    nccl_reg_destroy(reg);
+    return 0;
 }
 
 #define CASE(name) CASE_WITH(name, setup, teardown)

@@ -50,7 +50,6 @@ CASE(aborted_under_calls)
     /* Its entry serves another one. */
     comm_new(0, 0, false);
     assert_int_equal(collective(0, AT(0), AT(1)), 0);
-    comm_end(0);
 }
 
 /* A thread that lets segment 0 go, and is stuck in undoing its registration with communicator 0. */
@@ -86,7 +85,6 @@ CASE(aborted_under_a_trim)
     assert_int_equal(nccl_fake.detaches, 1);
     assert_int_equal(nccl_fake.releases, 1);
     assert_int_equal(stats().comms, 1);
-    comm_end(0);
 }
 
 static void *unstick(void *arg)
@@ -116,7 +114,6 @@ CASE(closed_under_a_trim)
     nccl_fake_comm_destroy(1, true);
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(1)), 0);
     assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
-    comm_end(0);
 }
 
 /* Nor does an operation begin meanwhile, also one for which nothing is left to be done. */
@@ -137,9 +134,6 @@ CASE(used_under_a_trim)
     pthread_join(other, NULL);
     pthread_join(thread, NULL);
     assert_int_equal(nccl_fake.releases, 1);
-    nccl_fake_finish();
-    comm_end(1);
-    comm_end(0);
 }
 
 /* Revoked: no call, and its memory stays until the end of it. */
@@ -191,8 +185,6 @@ CASE(closed)
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), -ENOENT);
     assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
     assert_int_equal(nccl_fake.releases, 4);
-    comm_end(0);
-    comm_end(1);
 }
 
 /* The next calls of malloc, calloc and realloc until one is refused; 0: none is. The linker's --wrap sends them here.
@@ -289,8 +281,6 @@ CASE(each_device_settles_alone)
     assert_int_equal(nccl_reg_retry_parked(reg, 0), UNIT);
     assert_int_equal(nccl_reg_retry_parked(reg, 0), 0);
     assert_int_equal(nccl_reg_retry_parked(reg, 1), UNIT);
-    comm_end(0);
-    comm_end(1);
 }
 
 /* A call that is no operation keeps others from the communicator as well. */
@@ -309,7 +299,6 @@ CASE(not_within_a_call)
     assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
     nccl_reg_before_call(reg, nccl_fake_comm(1), &used);
     assert_null(used);
-    comm_end(0);
 }
 
 /* Another device's communicators may be in a call. */
@@ -327,7 +316,6 @@ CASE(lost_beside_others)
     assert_int_equal(stats().segments, 1);
     atomic_store(&nccl_fake.stuck, false);
     pthread_join(thread, NULL);
-    comm_end(0);
 }
 
 /* The answers to questions about a communicator, until it has ended. */

@@ -23,7 +23,6 @@ CASE(kinds)
         assert_int_equal(collective(0, AT(0), AT(1)), 0);
     assert_int_equal(stats().renewed, 7);
     assert_int_equal(stats().unsafe, 0);
-    comm_end(0);
 }
 
 /* At the end of a group collectives come first. What an earlier group has done counts. */
@@ -67,7 +66,6 @@ CASE(kinds_in_a_group)
     assert_int_equal(stats().renewed, 3);
     assert_int_equal(collective(0, AT(0), 0), 0);
     assert_int_equal(stats().renewed, 4);
-    comm_end(0);
 }
 
 CASE(kinds_without_care)
@@ -78,7 +76,6 @@ CASE(kinds_without_care)
     assert_int_equal(collective(0, AT(0), 0), 0);
     assert_int_equal(stats().renewed, 0);
     assert_int_equal(nccl_fake.waits, 0);
-    comm_end(0);
 }
 
 CASE(kinds_that_cannot_be_cared_for)
@@ -213,7 +210,6 @@ CASE(a_front_that_is_used_up_beside_work)
     nccl_fake.waited_ms = 0;
     assert_int_equal(collective(0, AT(0), 0), 0);
     assert_int_equal(nccl_fake.waited_ms, first);
-    comm_end(0);
 }
 
 /* The second one is refused, once; the first one stays and is waited for. */
@@ -230,7 +226,6 @@ CASE(a_front_that_is_refused)
     assert_int_equal(nccl_fake.waits, 1);
     assert_int_equal(collective(0, AT(0), 0), 0);
     assert_int_equal(nccl_fake.attaches, 3);
-    comm_end(0);
 }
 
 /* A communicator that is not ready is not called: the operation may not use what it has. */
@@ -251,8 +246,6 @@ CASE(a_front_of_one_that_is_not_ready)
     atomic_store(&nccl_fake.comms[0].ready, true);
     assert_int_equal(collective(0, AT(0), 0), 0);
     assert_int_equal(nccl_fake.attaches, 2);
-    nccl_fake_finish();
-    comm_end(0);
 }
 
 /* Without a front: there is none any more, and the operation that asked for it knows. */
@@ -270,7 +263,6 @@ CASE(a_renewal_that_is_refused)
         assert_int_equal(stats().outside, i);
     }
     assert_int_equal(stats().failed, 1);
-    comm_end(0);
 }
 
 /* Memory that peers do not map needs no care. */
@@ -290,8 +282,6 @@ CASE(plain_memory)
         assert_int_equal(stats().renewed, i);
         assert_int_equal(nccl_fake.waits, i);
     }
-    comm_end(0);
-    comm_end(1);
 }
 
 CASE(graphs)
@@ -334,7 +324,6 @@ CASE(graphs_of_own_memory)
     remove_segment(0);
     assert_int_equal(nccl_fake.detaches, 1);
     assert_int_equal(nccl_fake.releases, 1);
-    comm_end(0);
 }
 
 CASE(buffers)
@@ -359,7 +348,6 @@ CASE(buffers)
     assert_int_equal(op_with(0, &(struct nccl_reg_op){.buffers = {{AT(0), 1}}}, 1), 0);
     assert_int_equal(stats().outside, 1);
     assert_int_equal(stats().mixed, 4);
-    comm_end(0);
 }
 
 /* The cached lookup of a range holds only for buffers inside it, and as long as the registration does. */
@@ -385,7 +373,6 @@ CASE(places)
     assert_int_equal(op_with(0, &(struct nccl_reg_op){.buffers = {{AT(1), 1}, {AT(2), 1}}}, 1), NCCL_REG_MIXED);
     assert_int_equal(collective(0, AT(0), AT(2)), 0);
     assert_int_equal(stats().outside, 0);
-    comm_end(0);
 }
 
 /* Where send/recv comes first, in a graph, all places of the registration are collectives' no more. */

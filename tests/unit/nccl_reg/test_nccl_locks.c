@@ -58,7 +58,6 @@ CASE(prepared_operation_takes_no_lock)
         }
     }
     assert_true(locks_of(NCCL_REG_COLLECTIVE, AT(0), AT(5))); /* which nobody knows */
-    comm_end(0);
 }
 
 /* As many places of one set as it has ways are known at a time, whichever they are, and each by its last record. */
@@ -111,8 +110,6 @@ CASE(each_place_knows_of_a_send)
     assert_int_equal(point_to_point(0, AT(0) + UNIT), 0);
     assert_int_equal(collective(0, AT(0) + 3 * UNIT, 0), 0); /* the job would die */
     assert_int_equal(stats().renewed, 1);
-    nccl_fake_finish();
-    comm_end(0);
 }
 
 /* --- calls that come too late */
@@ -240,7 +237,6 @@ CASE(users_keep_what_they_touch)
     segment(5, 0);
     remove_segment(5);
     assert_int_equal(stats().parked, 0);
-    comm_end(0);
 }
 
 /* A communicator that is closed keeps what it has registered, and not what NCCL has refused it. */
@@ -305,7 +301,6 @@ CASE(what_never_goes_is_left_alone)
     assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
     assert_int_equal(nccl_fake.detaches, 1);
     assert_int_equal(stats().quarantined, UNIT);
-    comm_end(0);
 }
 
 /* A registration that could not be undone is used as it is from then on. */
@@ -320,8 +315,6 @@ CASE(what_cannot_be_undone_stays)
         assert_int_equal(collective(0, AT(0), 0), NCCL_REG_UNSAFE);
         assert_int_equal(nccl_fake.detaches, 1);
     }
-    nccl_fake_finish();
-    comm_end(0);
 }
 
 /* Communicators of one bucket are all known. */
@@ -356,8 +349,6 @@ CASE(graphs_widen_once)
     for (unsigned int i = 0; i < 3; i++)
         assert_int_equal(op_with(0, &op, 1), 0);
     assert_int_equal(nccl_fake_records(0), 2);
-    nccl_fake_finish();
-    comm_end(0);
 }
 
 /* Addresses that lie as communicators and places do come to most buckets and sets. */

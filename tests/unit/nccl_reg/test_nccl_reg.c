@@ -45,8 +45,6 @@ CASE(each_device_its_own)
     nccl_fake_finish();
     nccl_reg_group_start();
     nccl_reg_group_end(false);
-    comm_end(0);
-    comm_end(1);
 }
 
 CASE(unknown)
@@ -119,8 +117,6 @@ CASE(not_within_an_operation)
         assert_int_equal(nccl_fake.releases, i + 1);
         assert_int_equal(stats().parked, 0);
     }
-    comm_end(0);
-    comm_end(1);
 }
 
 CASE(not_within_a_group)
@@ -143,7 +139,6 @@ CASE(not_within_a_group)
     nccl_fake_finish();
     remove_segment(0);
     assert_int_equal(nccl_fake.releases, 2);
-    comm_end(0);
 }
 
 /* A communicator that ends in a group: what the group is to use of it stays registered, that of others does not. */
@@ -198,7 +193,6 @@ CASE(not_within_the_group_of_another)
     pthread_join(thread, NULL);
     pthread_barrier_destroy(&barrier);
     assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
-    comm_end(0);
 }
 
 CASE(a_communicator_goes)
@@ -244,7 +238,6 @@ CASE(a_registration_fails)
         remove_segment(i);
     assert_int_equal(nccl_fake.releases, 3);
     assert_int_equal(nccl_fake.detaches, 1);
-    comm_end(0);
 }
 
 CASE(a_deregistration_fails)
@@ -289,7 +282,6 @@ CASE(users)
     assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
     assert_int_equal(nccl_reg_user_remove(reg, nccl_fake_comm(0), (void *)2), 0);
     assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
-    comm_end(0);
 }
 
 CASE(nonblocking)
@@ -329,6 +321,7 @@ CASE(nonblocking)
     assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), true), -EPIPE);
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
     assert_int_equal(nccl_fake.detaches, 2);
+    nccl_fake_comm_destroy(0, true);
 }
 
 /* With its owner: nobody is asked anything, and nothing is given back. */
@@ -403,7 +396,6 @@ CASE(owner_ends)
     assert_int_equal(stats().segments, 2);
     nccl_reg_owner_ends(reg, &owner); /* it has none: nothing to wait for */
     assert_int_equal(nccl_fake.waits, 3);
-    comm_end(0);
 }
 
 /* Memory that comes where another was shows that this one is lost; and it is registered, also with who knows the old
