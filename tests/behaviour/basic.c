@@ -53,13 +53,6 @@ static int last_error_kept(void)
     return 0;
 }
 
-static int free_null(void)
-{
-    OK(cudaFree(NULL));
-    LAST(cudaSuccess);
-    return 0;
-}
-
 static int alignment(void)
 {
     static const size_t sizes[] = {
@@ -165,25 +158,9 @@ static int churn(void)
     return 0;
 }
 
-/* cudaPointerGetAttributes describes the block. */
-static int attributes(void)
-{
-    struct cudaPointerAttributes a;
-    void *p = NULL;
-
-    OK(cudaMalloc(&p, 1000));
-    OK(cudaPointerGetAttributes(&a, p));
-    CHECK(a.type == cudaMemoryTypeDevice);
-    CHECK(a.device == 0);
-    CHECK(a.devicePointer == p);
-    OK(cudaFree(p));
-    return 0;
-}
-
 static const struct bt_test tests[] = {
-    BT_TEST(zero),      BT_TEST(null_argument), BT_TEST(huge),       BT_TEST(last_error_kept),
-    BT_TEST(free_null), BT_TEST(alignment),     BT_TEST(writable),   BT_TEST(writable_256m),
-    BT_TEST(disjoint),  BT_TEST(churn),         BT_TEST(attributes), {.name = NULL},
+    BT_TEST(zero),     BT_TEST(null_argument), BT_TEST(huge),     BT_TEST(last_error_kept), BT_TEST(alignment),
+    BT_TEST(writable), BT_TEST(writable_256m), BT_TEST(disjoint), BT_TEST(churn),           {.name = NULL},
 };
 
 int main(int argc, char **argv)

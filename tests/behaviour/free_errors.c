@@ -2,8 +2,8 @@
 /*
  * free_errors.c - frees that are wrong: what they return, and that nobody else is harmed.
  *
- * The tests make wild, interior and double frees, frees after a reset, and frees by the wrong function. Right frees
- * that come early are in order.c.
+ * The tests make interior and double frees, and frees where none is allowed. What a wild free returns, one after a reset
+ * and one by the wrong function, is in tests/gpu/probe; right frees that come early are in order.c.
  */
 #include "behaviour.h"
 
@@ -43,20 +43,6 @@ static int refused(void *p)
     LAST(cudaErrorInvalidValue);
     LAST(cudaSuccess);
     return 0;
-}
-
-static int wild(void)
-{
-    static char host[64];
-
-    TRY(neighbours_get(N));
-    TRY(refused((void *)1));
-    TRY(refused((void *)0x10));
-    TRY(refused((void *)0x7000000000));
-    TRY(refused(host));
-    TRY(refused((void *)~(uintptr_t)0));
-    TRY(neighbours_check(N));
-    return neighbours_put();
 }
 
 static int interior(void)
@@ -154,39 +140,6 @@ static int stream_ordered(void)
     return 0;
 }
 
-/* Memory of one kind given to the function of another. */
-static int mismatched(void)
-{
-    void *host = NULL, *dev = NULL;
-
-    OK(cudaMallocHost(&host, N));
-    OK(cudaMalloc(&dev, N));
-    TRY(refused(host));
-    EXPECT(cudaFreeHost(dev), cudaErrorInvalidValue);
-    LAST(cudaErrorInvalidValue);
-    memset(host, 1, N);
-    TRY(bt_fill(dev, N, 0x77));
-    TRY(bt_verify(dev, N, 0x77));
-    OK(cudaFreeHost(host));
-    OK(cudaFree(dev));
-    LAST(cudaSuccess);
-    return 0;
-}
-
-/* A reset takes every block with it. Natively a later block may come to lie at an old address: free the old ones first.
- */
-static int after_reset(void)
-{
-    void *p = NULL, *q = NULL;
-
-    OK(cudaMalloc(&p, N));
-    OK(cudaMalloc(&q, 5 << 20));
-    OK(cudaDeviceReset());
-    TRY(refused(p));
-    TRY(refused(q));
-    return bt_usable(N);
-}
-
 /* Natively nothing can be freed in there: then the memory stays the program's. */
 static int host_result, host_async_result, host_driver_result, host_native_result;
 
@@ -232,8 +185,8 @@ static int host_function(void)
 }
 
 static const struct bt_test tests[] = {
-    BT_TEST(wild),           BT_TEST(interior),   BT_TEST(twice),         BT_TEST(driver),      BT_TEST(not_sticky),
-    BT_TEST(stream_ordered), BT_TEST(mismatched), BT_TEST(host_function), BT_TEST(after_reset), {.name = NULL},
+    BT_TEST(interior),       BT_TEST(twice),         BT_TEST(driver), BT_TEST(not_sticky),
+    BT_TEST(stream_ordered), BT_TEST(host_function), {.name = NULL},
 };
 
 int main(int argc, char **argv)
