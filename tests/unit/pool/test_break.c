@@ -12,10 +12,7 @@
 
 static void pool_with(struct env *env, size_t break_max)
 {
-    struct pool_config config = fake_config(env->fake);
-
-    config.break_max = break_max;
-    env_pool(env, &config);
+    ENV_WITH(env, break_max = break_max);
 }
 
 POOL_CASE(test_break_max_zero_never_breaks)

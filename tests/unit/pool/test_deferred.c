@@ -29,11 +29,9 @@ static int setup(void **state)
 /* A share of the slack for each: side by side they keep no more than one. */
 KEPT_CASE(test_slack_is_shared)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[64];
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     for (int i = 0; i < 64; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
     for (int i = 0; i < 64; i++) {
@@ -49,11 +47,9 @@ KEPT_CASE(test_slack_is_shared)
  */
 KEPT_CASE(test_others_order_what_is_too_much)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[12];
 
-    config.deferred_min = 16 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 16 * MIB);
     for (int i = 0; i < 12; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
     env->fake->order_rc = -EBUSY;
@@ -70,12 +66,10 @@ KEPT_CASE(test_others_order_what_is_too_much)
 /* Blocks that wait in magazines to which no thread comes any more are ordered by and by, and have a share no longer. */
 KEPT_CASE(test_what_ended_threads_kept_is_ordered)
 {
-    struct pool_config config = fake_config(env->fake);
     const unsigned int home = magazine_index;
     uint64_t addr[MAGAZINES];
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     for (unsigned int i = 0; i < MAGAZINES; i++)
         addr[i] = alloc(env->pool, MIB / 2);
     for (unsigned int i = 0; i < MAGAZINES; i++) {
@@ -98,11 +92,9 @@ KEPT_CASE(test_what_ended_threads_kept_is_ordered)
  * free is ordered at once, and the budget comes back little by little. */
 KEPT_CASE(test_after_a_refusal_nothing_is_deferred)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[8], refused;
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     for (int i = 0; i < 8; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
     env->fake->capacity = 8 * 2 * MIB;
@@ -122,11 +114,9 @@ KEPT_CASE(test_after_a_refusal_nothing_is_deferred)
 /* A thread that has moved from one magazine to the next has all of the slack again after a while. */
 KEPT_CASE(test_empty_magazines_have_no_share)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[8];
 
-    config.deferred_min = 16 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 16 * MIB);
     for (int i = 0; i < 8; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
     for (int i = 0; i < 4; i++) {
@@ -143,13 +133,11 @@ KEPT_CASE(test_empty_magazines_have_no_share)
 /* Threads that go on freeing order their own: nobody fetches it from them, and with it the lines of its blocks. */
 KEPT_CASE(test_who_goes_on_is_left_alone)
 {
-    struct pool_config config = fake_config(env->fake);
     const unsigned int home = magazine_index;
     const struct magazine *other;
     unsigned int orders;
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     other = &env->pool->magazines[(home + 1) % MAGAZINES];
     for (unsigned int i = 0; i < 2 * MAGAZINES; i++) {
         magazine_index = home + 1;
@@ -166,11 +154,9 @@ KEPT_CASE(test_who_goes_on_is_left_alone)
 KEPT_CASE(test_one_other_in_its_turn)
 {
     enum { OTHERS = 3, ORDERS = 14 };
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[ORDERS];
 
-    config.deferred_min = 64 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 64 * MIB);
     for (unsigned int i = 0; i < ORDERS; i++)
         addr[i] = alloc(env->pool, 40 * MIB); /* too large to wait */
     for (unsigned int i = 1; i <= OTHERS; i++) {
@@ -216,11 +202,9 @@ KEPT_CASE(test_frozen_frees_leave_alone_what_is_kept)
 /* However small: once they are ordered there has to be place for them. */
 KEPT_CASE(test_128_wait_at_the_most)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[300];
 
-    config.deferred_min = 1024 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 1024 * MIB);
     for (unsigned int i = 0; i < 300; i++)
         addr[i] = alloc(env->pool, 4 * KIB);
     for (unsigned int i = 0; i < 300; i++) {

@@ -218,11 +218,9 @@ POOL_CASE(test_refusal_of_small_comes_when_capacity_is_used_up)
 
 POOL_CASE(test_limit_is_never_passed)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr = 42;
 
-    config.limit = 10 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, limit = 10 * MIB);
     alloc(env->pool, 8 * MIB);
     assert_int_equal(pool_alloc(env->pool, 4 * MIB, &addr), -EAGAIN);
     assert_int_equal(pool_alloc(env->pool, 12 * MIB, &addr), -EAGAIN);
@@ -239,10 +237,7 @@ POOL_CASE(test_limit_is_never_passed)
 
 POOL_CASE(test_limit_with_idle_segments_gives_them_back)
 {
-    struct pool_config config = fake_config(env->fake);
-
-    config.limit = 10 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, limit = 10 * MIB);
     release(alloc(env->pool, 8 * MIB));
     fake_events_clear(env->fake);
     alloc(env->pool, 10 * MIB);
@@ -253,24 +248,20 @@ POOL_CASE(test_limit_with_idle_segments_gives_them_back)
 
 POOL_CASE(test_limit_below_unit_refuses_all)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr;
 
-    config.limit = UNIT - 1;
-    env_pool(env, &config);
+    ENV_WITH(env, limit = UNIT - 1);
     assert_int_equal(pool_alloc(env->pool, 1, &addr), -EAGAIN);
     assert_int_equal(env->fake->calls[FAKE_ALLOC], 0);
 }
 
 POOL_CASE(test_limit_during_backend_alloc_counts_what_is_asked_for)
 {
-    struct pool_config config = fake_config(env->fake);
     struct call call = {.size = 8 * MIB};
     uint64_t addr;
     int rc;
 
-    config.limit = 10 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, limit = 10 * MIB);
     call.pool = env->pool;
     call_stop(env, FAKE_ALLOC, &call, call_alloc);
     rc = pool_alloc(env->pool, 8 * MIB, &addr);

@@ -75,11 +75,9 @@ CASE_WITH(test_peak_is_exact, env_setup, env_teardown)
 /* Blocks that were freed and wait to be ordered are not in the program's hands. */
 POOL_CASE(test_peak_is_without_what_waits)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[2];
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     for (size_t i = 4; i < 8; i++)
         release(alloc(env->pool, i * MIB));
     assert_int_equal(stats_of(env->pool).live, 22 * MIB);
@@ -206,11 +204,9 @@ static size_t hits_close_at_hand(struct pool *pool)
 /* Frees that wait for company do not make requests look any further than others do. */
 POOL_CASE(test_what_waited_comes_back_close_at_hand)
 {
-    struct pool_config config = fake_config(env->fake);
     const unsigned int home = magazine_index;
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     /* Two threads' worth: each has its own, and neither's order is in the other's way. */
     for (int i = 0; i < 10000; i++) {
         magazine_index = home + (unsigned int)i % 2;
@@ -224,11 +220,9 @@ POOL_CASE(test_what_waited_comes_back_close_at_hand)
 /* Large blocks wait for few others: there is slack for many more. */
 POOL_CASE(test_few_large_ones_wait)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[2 * DEFERRED_LARGE_MAX + 2];
 
-    config.deferred_min = 4096 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 4096 * MIB);
     for (size_t i = 0; i < 2 * DEFERRED_LARGE_MAX + 2; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
     for (size_t i = 0; i < 2 * DEFERRED_LARGE_MAX + 2; i++) {
@@ -263,11 +257,9 @@ CASE_WITH(test_another_size_joins_nothing, env_setup, env_teardown)
 /* Kept blocks whose work is over when a request looks stay in the magazine, except the one that serves it. */
 POOL_CASE(test_what_was_asked_for_stays_close_at_hand)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[20];
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     for (unsigned int i = 0; i < 20; i++)
         addr[i] = alloc(env->pool, MIB);
     for (unsigned int i = 0; i < 20; i++)
@@ -284,11 +276,9 @@ POOL_CASE(test_what_was_asked_for_stays_close_at_hand)
 /* Once the slack is used up by other sizes, what was kept serves a request before the driver does. */
 POOL_CASE(test_kept_serves_when_the_slack_is_used_up)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[4], last;
 
-    config.deferred_min = 64 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 64 * MIB);
     env->fake->prompt = true;
     for (size_t size = 3 * MIB; size < 12 * MIB; size += 2 * MIB) {
         for (unsigned int i = 0; i < 4; i++)

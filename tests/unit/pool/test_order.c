@@ -110,10 +110,7 @@ POOL_CASE(test_free_that_never_works_leaves_block_live)
 /* A pool that may defer 16 MiB, and nine blocks of 2 MiB. */
 static void pool_that_defers(struct env *env, uint64_t addr[9])
 {
-    struct pool_config config = fake_config(env->fake);
-
-    config.deferred_min = 16 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 16 * MIB);
     for (int i = 0; i < 9; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
 }
@@ -209,11 +206,9 @@ POOL_CASE(test_free_with_slack_in_percent_of_the_peak)
 /* A large block is ordered at once, with all that waited: few could wait beside it. */
 POOL_CASE(test_large_blocks_wait_for_nobody)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr, large;
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     addr = alloc(env->pool, 8 * MIB);
     large = alloc(env->pool, 10 * MIB);
     release(addr);
@@ -273,11 +268,9 @@ POOL_CASE(test_slack_with_frees_that_wait_for_nothing_does_not_grow)
 
 POOL_CASE(test_context_that_failed_defers_nothing)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr;
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     addr = alloc(env->pool, MIB);
     pool_defer_never(env->pool);
     env->fake->order_rc = -ENOTRECOVERABLE;
@@ -359,11 +352,9 @@ POOL_CASE(test_frozen_trim_returns_zero)
 
 POOL_CASE(test_frozen_over_limit_gives_nothing_back)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr;
 
-    config.limit = 8 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, limit = 8 * MIB);
     release(alloc(env->pool, 8 * MIB));
     env->fake->frozen = true;
     assert_int_equal(pool_alloc(env->pool, 16 * MIB, &addr), -EAGAIN);

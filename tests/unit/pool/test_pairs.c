@@ -11,10 +11,7 @@
 
 static void pool_with(struct env *env, size_t break_max)
 {
-    struct pool_config config = fake_config(env->fake);
-
-    config.break_max = break_max;
-    env_pool(env, &config);
+    ENV_WITH(env, break_max = break_max);
 }
 
 /* A program that has freed large blocks of which each leaves 1 MiB or more of its last 2 MiB. */

@@ -112,6 +112,14 @@ static inline void env_pool(struct env *env, const struct pool_config *config)
     env->pool = pool_new(config);
 }
 
+/* The same, with one member of the config set: ENV_WITH(env, limit = 10 * MIB). */
+#define ENV_WITH(env, member)                                                                                          \
+    do {                                                                                                               \
+        struct pool_config config_ = fake_config((env)->fake);                                                         \
+        config_.member;                                                                                                \
+        env_pool(env, &config_);                                                                                       \
+    } while (0)
+
 static inline int env_teardown(void **state)
 {
     struct env *env = *state;
