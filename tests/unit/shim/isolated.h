@@ -39,6 +39,14 @@ struct isolated {
     static void function(void **state);                                                                                \
     ISOLATED_ADD(function, function##_case, __VA_ARGS__)                                                               \
     static void function(void **state)
+/* The same for a function that is called with the context that the file's ready() makes. */
+#define READY_CASE(function, ...)                                                                                      \
+    static void function##_with(struct context *context);                                                              \
+    ISOLATED_CASE(function, __VA_ARGS__)                                                                               \
+    {                                                                                                                  \
+        function##_with(ready());                                                                                      \
+    }                                                                                                                  \
+    static void function##_with(struct context *context)
 /* For each row of a table; OWN: whose member environment is the test's. */
 #define ISOLATED_TABLE(table)               .rows = (table), .count = COUNT(table), .size = sizeof((table)[0])
 #define ISOLATED_ROWS(function, table, ...) ISOLATED_CASE(function, ISOLATED_TABLE(table), __VA_ARGS__)

@@ -194,10 +194,8 @@ ISOLATED_CASE(test_no_pool)
 }
 
 /* An entry that another context had: nothing of that is left. */
-ISOLATED_CASE(test_entry_again)
+READY_CASE(test_entry_again)
 {
-    struct context *context = ready();
-
     for (unsigned int i = 0; i < SLOTS_ALL; i++)
         atomic_store(&context->slots[i].event, (CUevent)&fake.events[i]);
     for (unsigned int i = 0; i < SLOTS; i++) {
@@ -235,10 +233,8 @@ ISOLATED_CASE(test_entry_again)
 }
 
 /* An entry whose context is gone and whose pool is still in use is not for others. */
-ISOLATED_CASE(test_entry_in_use)
+READY_CASE(test_entry_in_use)
 {
-    struct context *context = ready();
-
     gone(0);
     atomic_store(&context->ending, true);
     assert_ptr_not_equal(pooled(0), context);
@@ -258,10 +254,8 @@ ISOLATED_CASE(test_crowd, .environment = ORDERED)
     assert_non_null(context_current(&fake.driver)); /* there is room again */
 }
 
-ISOLATED_CASE(test_second_on_device)
+READY_CASE(test_second_on_device)
 {
-    struct context *context = ready();
-
     assert_false(policy_is_strict(&context->policy));
     pooled(1);
     assert_false(policy_is_strict(&context->policy));
@@ -272,10 +266,8 @@ ISOLATED_CASE(test_second_on_device)
 
 /* --- contexts that are not pooled --- */
 
-ISOLATED_CASE(test_exempt)
+READY_CASE(test_exempt)
 {
-    struct context *context = ready();
-
     context_exempt(fake_context(10));
     fake_current(fake_context(10));
     assert_null(context_current(&fake.driver));
@@ -314,10 +306,8 @@ ISOLATED_CASE(test_none_current)
 
 /* --- the kind of new segments --- */
 
-ISOLATED_CASE(test_back)
+READY_CASE(test_back)
 {
-    struct context *context = ready();
-
     context_exempt(fake_context(10));
     assert_false(context_backed_by_nccl(context));
     context_back(BACKEND_NCCL);

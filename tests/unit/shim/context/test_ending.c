@@ -51,9 +51,8 @@ ISOLATED_CASE(test_goes_alone)
     assert_true(policy_is_strict(&pooled(5)->policy));
 }
 
-ISOLATED_CASE(test_stays)
+READY_CASE(test_stays)
 {
-    struct context *context = ready();
     const uint64_t addr = block(context, 1000);
     unsigned int epoch;
 
@@ -70,10 +69,8 @@ ISOLATED_CASE(test_stays)
 }
 
 /* A capture that began while it went is another one's, at the same handle. */
-ISOLATED_CASE(test_captures_since)
+READY_CASE(test_captures_since)
 {
-    struct context *context = ready();
-
     capture_begun(order_capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
     context_leaving(fake_context(0));
     capture_begun(order_capture_begin(fake_stream(1, 0)), fake_stream(1, 0), true);
@@ -120,10 +117,8 @@ ISOLATED_CASE(test_exempt_goes)
 }
 
 /* Two threads see one go. */
-ISOLATED_CASE(test_goes_twice)
+READY_CASE(test_goes_twice)
 {
-    struct context *context = ready();
-
     assert_ptr_equal(context_leaving(fake_context(0)), context);
     assert_ptr_equal(context_leaving(fake_context(0)), context);
     assert_int_equal(atomic_load(&contexts_closing), 2);
@@ -149,9 +144,8 @@ static void *change_handle(void *arg)
 }
 
 /* The entry comes to mean another context and back, often between two looks at it. */
-ISOLATED_CASE(test_goes_while_it_changes)
+READY_CASE(test_goes_while_it_changes)
 {
-    struct context *context = ready();
     pthread_t thread;
 
     assert_int_equal(pthread_create(&thread, NULL, change_handle, context), 0);
@@ -292,9 +286,8 @@ static void decided(void *arg)
     atomic_store(&context->leaving, 0);
 }
 
-ISOLATED_CASE(test_may_free)
+READY_CASE(test_may_free)
 {
-    struct context *context = ready();
     const uint64_t addr = block(context, 1000), later = now() + 100;
 
     assert_int_equal(context_may_free(addr, later), FREE_NOW);
@@ -326,9 +319,8 @@ static void asleep(void *arg)
     decided(arg);
 }
 
-ISOLATED_CASE(test_context_stays)
+READY_CASE(test_context_stays)
 {
-    struct context *context = ready();
     struct pins *own = pin_begin((uintptr_t)context);
 
     assert_true(context_stays(context));
@@ -417,10 +409,8 @@ ISOLATED_CASE(test_stats, .environment = ORDERED)
     assert_int_equal(seen.bypassed[1], 0);
 }
 
-ISOLATED_CASE(test_stats_beside, .environment = ORDERED)
+READY_CASE(test_stats_beside, .environment = ORDERED)
 {
-    struct context *context = ready();
-
     block(context, 1000);
     atomic_store(&context->ending, true);
     look(false);

@@ -11,9 +11,8 @@
 
 /* --- entering a context --- */
 
-ISOLATED_CASE(test_enter)
+READY_CASE(test_enter)
 {
-    struct context *context = ready();
     struct visit visit;
 
     assert_int_equal(context_enter(context, &visit), 0);

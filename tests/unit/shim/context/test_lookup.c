@@ -164,9 +164,8 @@ ISOLATED_ROWS(test_foreign, foreigns)
     assert_true(fake_thread_is_clean(fake_context(row->context >= LEGACY)));
 }
 
-ISOLATED_CASE(test_foreign_limit)
+READY_CASE(test_foreign_limit)
 {
-    struct context *context = ready();
     const uint64_t start = atomic_load(&fake.ns);
 
     pooled(1);
@@ -187,9 +186,8 @@ static void leaving_ends(void *arg)
 }
 
 /* Another thread's call decides: that is waited for, a second at most. */
-ISOLATED_CASE(test_beside_leaving)
+READY_CASE(test_beside_leaving)
 {
-    struct context *context = ready();
     uint64_t start = atomic_load(&fake.ns);
     unsigned int i = 0;
 

@@ -19,10 +19,8 @@ static uint64_t idle_of(int device)
     return context_idle_bytes(device, &used);
 }
 
-ISOLATED_CASE(test_scarce, .environment = ORDERED)
+READY_CASE(test_scarce, .environment = ORDERED)
 {
-    struct context *context = ready();
-
     assert_false(segment_ops.scarce(context));
     atomic_store(&context->device_free, FAKE_CAPACITY / 128);
     assert_false(segment_ops.scarce(context));
@@ -30,10 +28,8 @@ ISOLATED_CASE(test_scarce, .environment = ORDERED)
     assert_true(segment_ops.scarce(context));
 }
 
-ISOLATED_CASE(test_scarce_always, .environment = ORDERED " CUPOOL_DECAY=0")
+READY_CASE(test_scarce_always, .environment = ORDERED " CUPOOL_DECAY=0")
 {
-    struct context *context = ready();
-
     assert_true(segment_ops.scarce(context));
 }
 
@@ -46,10 +42,8 @@ ISOLATED_CASE(test_never_scarce, .environment = ORDERED " CUPOOL_BACKEND=nccl")
 }
 ISOLATED_AGAIN(test_never_scarce, at_once, .environment = ORDERED " CUPOOL_BACKEND=nccl CUPOOL_DECAY=0")
 
-ISOLATED_CASE(test_gives_frozen, .environment = ORDERED)
+READY_CASE(test_gives_frozen, .environment = ORDERED)
 {
-    struct context *context = ready();
-
     assert_true(segment_ops.gives_frozen(context));
     atomic_store(&context->defers, false);
     assert_false(segment_ops.gives_frozen(context));
@@ -60,9 +54,8 @@ ISOLATED_CASE(test_gives_frozen, .environment = ORDERED)
 
 /* --- contexts together --- */
 
-ISOLATED_CASE(test_trim, .environment = ORDERED)
+READY_CASE(test_trim, .environment = ORDERED)
 {
-    struct context *context = ready();
     const unsigned int before = context_arrivals();
     uint64_t addr;
 
@@ -175,9 +168,8 @@ ISOLATED_CASE(test_decay, .environment = ORDERED)
 }
 ISOLATED_AGAIN(test_decay, agree, .environment = ORDERED " CUPOOL_BACKEND=nccl", .row = "agree")
 
-ISOLATED_CASE(test_decay_waits, .environment = ORDERED)
+READY_CASE(test_decay_waits, .environment = ORDERED)
 {
-    struct context *context = ready();
     const uint64_t addr = block(context, 3 * MIB);
 
     assert_int_equal(pool_free(addr), 0);
@@ -189,10 +181,8 @@ ISOLATED_CASE(test_decay_waits, .environment = ORDERED)
 
 /* --- on our own account --- */
 
-ISOLATED_CASE(test_write, .environment = ORDERED)
+READY_CASE(test_write, .environment = ORDERED)
 {
-    struct context *context = ready();
-
     assert_int_equal(context_write(context, 0x1000, 7, 99), 0);
     assert_string_equal(fake_log(), "stream:c0,1 set:0x1000,7,99,s0 sync:s0");
     fake_fail(FN(cuStreamSynchronize), CUDA_ERROR_UNKNOWN, 1);
@@ -212,9 +202,8 @@ ISOLATED_CASE(test_write, .environment = ORDERED)
     assert_true(fake_thread_is_clean(fake_context(0)));
 }
 
-ISOLATED_CASE(test_read, .environment = ORDERED)
+READY_CASE(test_read, .environment = ORDERED)
 {
-    struct context *context = ready();
     unsigned char byte = 0;
 
     assert_int_equal(context_read(context, 0x1000, &byte, 1, 0), 0);
@@ -287,10 +276,8 @@ static void stream_made(void *arg)
 }
 
 /* Two threads make it: the first one's is the context's. */
-ISOLATED_CASE(test_stream_meanwhile, .environment = ORDERED)
+READY_CASE(test_stream_meanwhile, .environment = ORDERED)
 {
-    struct context *context = ready();
-
     fake_before(FN(cuStreamCreate), stream_made, context);
     assert_int_equal(context_write(context, 0x1000, 7, 99), 0);
     assert_string_equal(fake_log(), "stream:c0,1 set:0x1000,7,99,s5 sync:s5");

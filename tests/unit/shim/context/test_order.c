@@ -147,10 +147,8 @@ ISOLATED_OWN(test_order, orders)
 }
 
 /* The first event serves all later orders of a thread. */
-ISOLATED_CASE(test_event_is_kept, .environment = ORDERED)
+READY_CASE(test_event_is_kept, .environment = ORDERED)
 {
-    struct context *context = ready();
-
     for (unsigned int i = 0; i < 3; i++)
         assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     assert_string_equal(fake_log(), FIRST " wait:c0,e0 record:c0,e0 wait:c0,e0 record:c0,e0 wait:c0,e0");
@@ -160,10 +158,8 @@ ISOLATED_CASE(test_event_is_kept, .environment = ORDERED)
 }
 
 /* A debt is paid by a wait that succeeds, once. */
-ISOLATED_CASE(test_debt)
+READY_CASE(test_debt)
 {
-    struct context *context = ready();
-
     hazard_host_work(fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_DEVICE), 0); /* all is over: it need not wait */
     fake.contexts[0].launched = 1;
@@ -183,10 +179,8 @@ static void more_work(void *arg)
     hazard_host_work(arg);
 }
 
-ISOLATED_CASE(test_debt_meanwhile)
+READY_CASE(test_debt_meanwhile)
 {
-    struct context *context = ready();
-
     hazard_host_work(fake_stream(0, 0));
     fake_before(FN(cuCtxSynchronize), more_work, fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
@@ -196,10 +190,8 @@ ISOLATED_CASE(test_debt_meanwhile)
 }
 
 /* A wait on the device pays nothing, though a debt came before it was over. */
-ISOLATED_CASE(test_debt_on_device)
+READY_CASE(test_debt_on_device)
 {
-    struct context *context = ready();
-
     fake_before(FN(cuCtxRecordEvent), more_work, fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     fake_before(FN(cuCtxRecordEvent), NULL, NULL);
@@ -242,10 +234,8 @@ ISOLATED_CASE(test_sticky)
 /* --- beside a capture --- */
 
 /* One begins between the first look and the wait. */
-ISOLATED_CASE(test_capture_meanwhile, .environment = ORDERED)
+READY_CASE(test_capture_meanwhile, .environment = ORDERED)
 {
-    struct context *context = ready();
-
     fake_before(FN(cuEventCreate), capture_starts, NULL);
     fake_fail(FN(cuEventCreate), CUDA_ERROR_OUT_OF_MEMORY, 1);
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
@@ -268,10 +258,8 @@ static void slots_look(void *arg)
     fake.relaxes = busy * 10 + waits;
 }
 
-ISOLATED_CASE(test_slot_says_that_it_waits)
+READY_CASE(test_slot_says_that_it_waits)
 {
-    struct context *context = ready();
-
     fake_before(FN(cuCtxRecordEvent), slots_look, context);
     fake_before(FN(cuCtxSynchronize), slots_look, context);
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
@@ -387,10 +375,8 @@ static void slot_frees(void *arg)
         atomic_store(&context->slots[0].seq, 2);
 }
 
-ISOLATED_CASE(test_slot_found, .environment = ORDERED)
+READY_CASE(test_slot_found, .environment = ORDERED)
 {
-    struct context *context = ready();
-
     fake.relax_step = 1000;
     for (unsigned int i = 0; i < SLOTS_ALL; i++)
         atomic_store(&context->slots[i].seq, i != 5);
@@ -408,10 +394,8 @@ ISOLATED_CASE(test_slot_found, .environment = ORDERED)
 }
 
 /* A thread that waits on the host gives the lead away first. */
-ISOLATED_CASE(test_waits_outside_the_lead, .environment = STRICT)
+READY_CASE(test_waits_outside_the_lead, .environment = STRICT)
 {
-    struct context *context = ready();
-
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     assert_int_equal(context->slots[SLOT_COMBINER].seq, 2);
     assert_int_equal(context->slots[SLOT_COMBINER].done, 0);

@@ -128,9 +128,8 @@ ISOLATED_CASE(test_pins)
     pin_end(own);
 }
 
-ISOLATED_CASE(test_pin_refused)
+READY_CASE(test_pin_refused)
 {
-    struct context *context = ready();
     struct pool *pool = context->pool;
 
     atomic_store(&context->leaving, 1);
@@ -183,9 +182,8 @@ static void *call_left_open(void *arg)
 }
 
 /* A thread that ends leaves nothing behind, and its record serves the next one; nobody else's does. */
-ISOLATED_CASE(test_thread_ends)
+READY_CASE(test_thread_ends)
 {
-    struct context *context = ready();
     struct pins *own = pin_begin((uintptr_t)context), *first, *second;
 
     pin_end(own);
@@ -281,10 +279,8 @@ static void *thread_without_record(void *arg)
     return NULL;
 }
 
-ISOLATED_CASE(test_no_memory)
+READY_CASE(test_no_memory)
 {
-    struct context *context = ready();
-
     elsewhere(thread_without_record, context);
     assert_false(busy(context, true));
 }

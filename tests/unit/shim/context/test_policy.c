@@ -357,10 +357,8 @@ ISOLATED_ROWS(test_graph, graphs)
 }
 
 /* Beside a capture, on a stream that does not take part in it. */
-ISOLATED_CASE(test_beside_capture)
+READY_CASE(test_beside_capture)
 {
-    struct context *context = ready();
-
     pay(NULL);
     capture_begun(order_capture_begin(stream_of('b')), stream_of('b'), true);
     hazard_host_work(stream_of('a'));
@@ -368,9 +366,8 @@ ISOLATED_CASE(test_beside_capture)
 }
 
 /* Where the user has decided, nothing of this counts, and nothing is asked; and in a process without a driver. */
-ISOLATED_CASE(test_no_effect)
+READY_CASE(test_no_effect)
 {
-    struct context *context = ready();
     const bool waits = owes(&context->policy);
 
     fake_range_add(HOST, 4096, CU_MEMORYTYPE_HOST, 0);
@@ -395,10 +392,8 @@ ISOLATED_AGAIN(test_no_effect, ordered, .environment = "CUPOOL_FREE=ordered")
 ISOLATED_AGAIN(test_no_effect, strict, .environment = "CUPOOL_FREE=strict")
 
 /* A strict context has no use for debts. */
-ISOLATED_CASE(test_strict_owes_nothing)
+READY_CASE(test_strict_owes_nothing)
 {
-    struct context *context = ready();
-
     policy_strict(0, "test");
     hazard_host_work(stream_of('a'));
     assert_int_equal(context->policy.host_work_seq, 1);

@@ -42,9 +42,8 @@ ISOLATED_CASE(test_defers, .environment = ORDERED)
 
 /* --- a segment comes --- */
 
-ISOLATED_CASE(test_comes, .environment = ORDERED)
+READY_CASE(test_comes, .environment = ORDERED)
 {
-    struct context *context = ready();
     uint64_t addr = 0;
 
     fake.free = 100 * MIB;
@@ -63,9 +62,8 @@ ISOLATED_CASE(test_comes, .environment = ORDERED)
     assert_int_equal(fake.clocks, 2);
 }
 
-ISOLATED_CASE(test_refused, .environment = ORDERED)
+READY_CASE(test_refused, .environment = ORDERED)
 {
-    struct context *context = ready();
     uint64_t addr = 1;
 
     fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_OUT_OF_MEMORY, 1);
@@ -116,9 +114,8 @@ static uint64_t segment(struct context *context)
     return addr;
 }
 
-ISOLATED_CASE(test_goes, .environment = ORDERED)
+READY_CASE(test_goes, .environment = ORDERED)
 {
-    struct context *context = ready();
     const uint64_t first = segment(context), second = segment(context);
     const size_t before = context->device_free;
     const unsigned int arrivals = context_arrivals();

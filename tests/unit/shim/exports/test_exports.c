@@ -258,9 +258,8 @@ ISOLATED_ROWS(test_info, infos, .environment = ORDERED)
 }
 
 /* Inside one of our own calls, and switched off: as the driver says. */
-ISOLATED_CASE(test_info_passive, .environment = ORDERED)
+READY_CASE(test_info_passive, .environment = ORDERED)
 {
-    struct context *context = ready();
     size_t free, total;
 
     fake.next_of[REAL_cudaMemGetInfo] = (void *)next_info;
@@ -450,9 +449,8 @@ ISOLATED_CASE(test_lookup, .environment = ORDERED)
 ISOLATED_AGAIN(test_lookup, off, .environment = ORDERED " CUPOOL_HOOK=runtime", .row = "off")
 
 /* Other processes may never finish with memory that the program has exported. */
-ISOLATED_CASE(test_ipc_exported, .environment = ORDERED)
+READY_CASE(test_ipc_exported, .environment = ORDERED)
 {
-    struct context *context = ready();
     const uint64_t addr = block(context, 3 * MIB);
 
     assert_false(context->pool->packs_never);
