@@ -5,7 +5,7 @@
  * The tests retain, release and reset primary contexts, make a second context, and use a thread without one. devices.c
  * has the runtime's own view of a device; what single calls return without a context is in tests/gpu/probe.
  *
- * The order of the table matters: tests that need a primary context that the runtime does not hold come first.
+ * The order of the tests matters: tests that need a primary context that the runtime does not hold come first.
  */
 #include "behaviour.h"
 
@@ -36,7 +36,7 @@ static int block_check(CUdeviceptr p, size_t n, int byte)
 }
 
 /* The last release destroys the context and everything in it. */
-static int primary_release(void)
+BT_TEST(primary_release)
 {
     CUdevice dev;
     CUcontext ctx;
@@ -64,7 +64,7 @@ static int primary_release(void)
     return 0;
 }
 
-static int primary_reset(void)
+BT_TEST(primary_reset)
 {
     CUdevice dev;
     CUcontext ctx;
@@ -89,7 +89,7 @@ static int primary_reset(void)
 }
 
 /* The primary context is reset, and released, beside one that is not primary: that one stays. */
-static int beside_primary(void)
+BT_TEST(beside_primary)
 {
     CUcontext ctx, primary;
     CUdeviceptr p, q;
@@ -113,7 +113,7 @@ static int beside_primary(void)
     return 0;
 }
 
-static int second_context(void)
+BT_TEST(second_context)
 {
     CUcontext first, second, now;
     CUdeviceptr p, q, r;
@@ -144,7 +144,7 @@ static int second_context(void)
 }
 
 /* A free does not care which context is current, and leaves the current one current. */
-static int free_across(void)
+BT_TEST(free_across)
 {
     CUcontext first, second, now;
     CUdeviceptr p, q;
@@ -167,7 +167,7 @@ static int free_across(void)
 }
 
 /* Memory of a context is ordered by that context's work, whichever is current at the free. */
-static int race_across(void)
+BT_TEST(race_across)
 {
     CUcontext first, second;
     CUstream a, b;
@@ -217,7 +217,7 @@ static int thread_free_async_fn(void *arg)
     return 0; /* no second free: on an H100 it returns 0, and the driver fails later */
 }
 
-static int fresh_thread_free_async(void)
+BT_TEST(fresh_thread_free_async)
 {
     cudaStream_t stream;
     struct bt_thread t;
@@ -276,7 +276,7 @@ static int green_memory(CUcontext context, CUgreenCtx green, unsigned long (*cou
 #endif
 
 /* More green contexts than a table has room for, one after the other: the next context is pooled like any. */
-static int green_contexts(void)
+BT_TEST(green_contexts)
 {
 #if CUDA_VERSION >= 12050
     unsigned long (*count)(const char *) = NULL;
@@ -314,17 +314,7 @@ static int green_contexts(void)
 #endif
 }
 
-static const struct bt_test tests[] = {BT_TEST(primary_release),
-                                       BT_TEST(beside_primary),
-                                       BT_TEST(primary_reset),
-                                       BT_TEST(second_context),
-                                       BT_TEST(free_across),
-                                       BT_TEST(race_across),
-                                       BT_TEST(green_contexts),
-                                       BT_TEST(fresh_thread_free_async),
-                                       {.name = NULL}};
-
 int main(int argc, char **argv)
 {
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

@@ -2,8 +2,8 @@
 /*
  * free_errors.c - frees that are wrong: what they return, and that nobody else is harmed.
  *
- * The tests make interior and double frees, and frees where none is allowed. What a wild free returns, one after a reset
- * and one by the wrong function, is in tests/gpu/probe; right frees that come early are in order.c.
+ * The tests make interior and double frees, and frees where none is allowed. What a wild free returns, one after a
+ * reset and one by the wrong function, is in tests/gpu/probe; right frees that come early are in order.c.
  */
 #include "behaviour.h"
 
@@ -45,7 +45,7 @@ static int refused(void *p)
     return 0;
 }
 
-static int interior(void)
+BT_TEST(interior)
 {
     static const size_t sizes[] = {N, 3 << 20};
 
@@ -63,7 +63,7 @@ static int interior(void)
     return 0;
 }
 
-static int twice(void)
+BT_TEST(twice)
 {
     static const size_t sizes[] = {100, N, 3 << 20};
 
@@ -90,7 +90,7 @@ static int twice(void)
     return 0;
 }
 
-static int driver(void)
+BT_TEST(driver)
 {
     CUdeviceptr p = 0;
 
@@ -107,7 +107,7 @@ static int driver(void)
 }
 
 /* Errors in the middle leave later frees and mallocs alone. */
-static int not_sticky(void)
+BT_TEST(not_sticky)
 {
     for (int i = 0; i < 100; i++) {
         void *p = NULL;
@@ -120,7 +120,7 @@ static int not_sticky(void)
     return bt_usable(N);
 }
 
-static int stream_ordered(void)
+BT_TEST(stream_ordered)
 {
     cudaStream_t s;
     void *p = NULL;
@@ -155,7 +155,7 @@ static void CUDART_CB free_on_host(void *p)
 
 #define ODD ((size_t)77777) /* bytes, of which there is nothing else */
 
-static int host_function(void)
+BT_TEST(host_function)
 {
     void *p = NULL, *q[4];
     cudaStream_t s;
@@ -184,12 +184,7 @@ static int host_function(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {
-    BT_TEST(interior),       BT_TEST(twice),         BT_TEST(driver), BT_TEST(not_sticky),
-    BT_TEST(stream_ordered), BT_TEST(host_function), {.name = NULL},
-};
-
 int main(int argc, char **argv)
 {
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

@@ -72,8 +72,9 @@ static int copies_one(void)
 
     return copies(&w);
 }
+BT_ADD(copies, .fn = copies_one)
 
-static int copies_threads(void)
+BT_TEST(copies_threads)
 {
     struct bt_thread threads[4];
     struct worker w[4];
@@ -90,7 +91,7 @@ static int copies_threads(void)
 }
 
 /* Written by the device when it is freed: what it writes must not end up in the successor. */
-static int written_by_device(void)
+BT_TEST(written_by_device)
 {
     unsigned char *dev, *p, *q;
     cudaStream_t stream;
@@ -116,7 +117,7 @@ static int written_by_device(void)
 }
 
 /* Freed, and another one written, while an unrelated stream captures. */
-static int in_capture(void)
+BT_TEST(in_capture)
 {
     cudaStream_t stream, busy;
     unsigned char *dev, *p, *q;
@@ -156,7 +157,7 @@ static void CUDART_CB wait_fn(void *arg)
 }
 
 /* The free does not wait, and the block is not handed out before the work is over. */
-static int free_beside_work(void)
+BT_TEST(free_beside_work)
 {
     if (!pooled_ordered())
         SKIP("natively the free waits");
@@ -192,7 +193,7 @@ static int free_beside_work(void)
 }
 
 /* The host reads what the device has written, and has waited for it by no more than a free of other memory. */
-static int read_after_free(void)
+BT_TEST(read_after_free)
 {
     const char *policy = getenv("CUPOOL_FREE");
 
@@ -220,7 +221,7 @@ static int read_after_free(void)
 }
 
 /* A context takes its memory along; the next one gets other memory. */
-static int reset(void)
+BT_TEST(reset)
 {
     for (size_t i = 0; i < SIZES; i++) {
         void *p, *q;
@@ -239,7 +240,7 @@ static int reset(void)
     return 0;
 }
 
-static int wrong_frees(void)
+BT_TEST(wrong_frees)
 {
     for (size_t i = 0; i < SIZES; i++) {
         unsigned char *p;
@@ -256,7 +257,7 @@ static int wrong_frees(void)
 }
 
 /* Beyond the bound, so that the free gives the memory back at once: work of another device still reads it. */
-static int populated(void)
+BT_TEST(populated)
 {
     const char *populate = getenv("CUPOOL_HOST_POPULATE");
     unsigned char *dev, *p;
@@ -288,18 +289,7 @@ static int populated(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {{.name = "copies", .fn = copies_one},
-                                       BT_TEST(copies_threads),
-                                       BT_TEST(written_by_device),
-                                       BT_TEST(in_capture),
-                                       BT_TEST(free_beside_work),
-                                       BT_TEST(read_after_free),
-                                       BT_TEST(wrong_frees),
-                                       BT_TEST(reset),
-                                       BT_TEST(populated),
-                                       {.name = NULL}};
-
 int main(int argc, char **argv)
 {
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }
