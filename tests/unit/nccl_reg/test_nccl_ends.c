@@ -67,26 +67,6 @@ static pthread_t stuck_trim(void)
     return thread;
 }
 
-/* A communicator ends while a segment goes: the other communicator's registration is undone, and the memory free. */
-CASE(aborted_under_a_trim)
-{
-    pthread_t thread;
-
-    segment(0, 0);
-    comm_new(0, 0, false);
-    comm_new(1, 0, false);
-    collective(0, AT(0), 0);
-    collective(1, AT(0), 0);
-    thread = stuck_trim();
-    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(1), /* may_call: */ false), 0);
-    nccl_fake_comm_destroy(1, true);
-    atomic_store(&nccl_fake.stuck, false);
-    pthread_join(thread, NULL);
-    assert_int_equal(nccl_fake.detaches, 1);
-    assert_int_equal(nccl_fake.releases, 1);
-    assert_int_equal(stats().comms, 1);
-}
-
 static void *unstick(void *arg)
 {
     usleep(20000);
@@ -299,23 +279,6 @@ CASE(not_within_a_call)
     assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
     nccl_reg_before_call(reg, nccl_fake_comm(1), &used);
     assert_null(used);
-}
-
-/* Another device's communicators may be in a call. */
-CASE(lost_beside_others)
-{
-    pthread_t thread;
-
-    segment(0, 0);
-    segment(1, 1);
-    comm_new(0, 0, false);
-    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
-    assert_int_equal(pthread_create(&thread, NULL, op_thread, NULL), 0);
-    wait_until_stuck();
-    nccl_reg_segment_lost(reg, AT(1), NULL);
-    assert_int_equal(stats().segments, 1);
-    atomic_store(&nccl_fake.stuck, false);
-    pthread_join(thread, NULL);
 }
 
 /* The answers to questions about a communicator, until it has ended. */

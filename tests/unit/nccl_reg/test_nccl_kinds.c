@@ -68,16 +68,6 @@ CASE(kinds_in_a_group)
     assert_int_equal(stats().renewed, 4);
 }
 
-CASE(kinds_without_care)
-{
-    comm_new(0, 0, false);
-    segment(0, 0);
-    point_to_point(0, AT(0));
-    assert_int_equal(collective(0, AT(0), 0), 0);
-    assert_int_equal(stats().renewed, 0);
-    assert_int_equal(nccl_fake.waits, 0);
-}
-
 CASE(kinds_that_cannot_be_cared_for)
 {
     struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
@@ -156,24 +146,6 @@ CASE(kinds_with_a_front)
     remove_segment(0);
     assert_int_equal(nccl_fake.detaches, 5);
     assert_int_equal(nccl_fake.releases, 1);
-    comm_end(0);
-    assert_int_equal(stats().attached, stats().detached);
-}
-
-/* When all of the front is used up, the device is waited for and it begins anew. */
-CASE(a_front_that_is_used_up)
-{
-    nccl_fake.old = true;
-    nccl_fake.front = UNIT;
-    comm_new(0, 0, true);
-    segment(0, 0);
-    for (int i = 0; i < 40; i++) {
-        point_to_point(0, AT(0));
-        assert_int_equal(collective(0, AT(0), 0), 0);
-        assert_int_equal(nccl_fake.waits, (i + 1) / 17);
-    }
-    assert_int_equal(stats().renewed, 40);
-    assert_int_equal(nccl_fake_records(0), 1 + 40 % 17);
     comm_end(0);
     assert_int_equal(stats().attached, stats().detached);
 }
@@ -282,30 +254,6 @@ CASE(plain_memory)
         assert_int_equal(stats().renewed, i);
         assert_int_equal(nccl_fake.waits, i);
     }
-}
-
-CASE(graphs)
-{
-    struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
-
-    comm_new(0, 0, false);
-    comm_new(1, 0, false);
-    segment(0, 0);
-    segment(1, 0);
-    op.captured = true;
-    assert_int_equal(op_with(0, &op, 1), 0);
-    collective(0, AT(1), 0);
-    collective(1, AT(0), 0);
-    nccl_fake_finish();
-    remove_segment(0);
-    remove_segment(1);
-    assert_int_equal(nccl_fake.releases, 1);
-    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
-    comm_end(1);
-    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
-    comm_end(0);
-    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
-    assert_int_equal(nccl_fake.releases, 2);
 }
 
 /* No graph that uses it runs after the program has ended it, but until then its registration stays as it is. */

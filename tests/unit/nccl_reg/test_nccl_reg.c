@@ -31,22 +31,6 @@ CASE(early_and_late)
     assert_int_equal(stats().comms, 0);
 }
 
-CASE(each_device_its_own)
-{
-    segment(0, 0);
-    segment(1, 1);
-    comm_new(0, 0, false);
-    comm_new(1, 1, false);
-    collective(0, AT(0), 0);
-    collective(1, AT(1), 0);
-    assert_int_equal(nccl_fake_records(0), 1);
-    assert_int_equal(nccl_fake_records(1), 1);
-    /* Of another device nobody has to be at rest. */
-    nccl_fake_finish();
-    nccl_reg_group_start();
-    nccl_reg_group_end(false);
-}
-
 CASE(unknown)
 {
     struct nccl_reg_comm *used;
@@ -63,32 +47,6 @@ CASE(unknown)
     assert_int_equal(nccl_fake_segment_add(reg, AT(0) + UNIT, UNIT, 0), 0);
     assert_int_equal(nccl_reg_segment_remove(reg, AT(0) + 1, nccl_fake_release, NULL), -ENOENT);
     assert_int_equal(nccl_fake.releases, 0);
-}
-
-CASE(a_segment_goes)
-{
-    comm_new(0, 0, false);
-    comm_new(1, 0, false);
-    segment(0, 0);
-    segment(1, 0);
-    collective(0, AT(0), AT(1));
-    collective(1, AT(0), AT(1));
-    nccl_fake_finish();
-    remove_segment(0);
-    assert_int_equal(nccl_fake.releases, 1);
-    assert_int_equal(nccl_fake_records(0), 1);
-    assert_int_equal(nccl_fake_records(1), 1);
-    assert_int_equal(stats().detached, 2);
-    assert_int_equal(stats().segments, 1);
-    /* At the same address another one. */
-    segment(0, 0);
-    assert_int_equal(collective(0, AT(0), AT(1)), 0);
-    assert_int_equal(nccl_fake_records(0), 2);
-    nccl_fake_finish();
-    comm_end(0);
-    comm_end(1);
-    remove_segment(1); /* nobody has it */
-    assert_int_equal(nccl_fake.releases, 2);
 }
 
 /* Whether it is the first one or there is nothing left to be done for it. */
@@ -161,38 +119,6 @@ CASE(not_before_the_group)
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
     remove_segment(0);
     assert_int_equal(nccl_fake.releases, 1);
-}
-
-/* Memory that another thread's group has used does not go. */
-static void *in_a_group(void *arg)
-{
-    pthread_barrier_t *barrier = arg;
-
-    nccl_reg_group_start();
-    collective(0, AT(0), 0);
-    pthread_barrier_wait(barrier);
-    pthread_barrier_wait(barrier);
-    nccl_reg_group_end(false);
-    return NULL;
-}
-
-CASE(not_within_the_group_of_another)
-{
-    pthread_barrier_t barrier;
-    pthread_t thread;
-
-    comm_new(0, 0, false);
-    segment(0, 0);
-    pthread_barrier_init(&barrier, NULL, 2);
-    assert_int_equal(pthread_create(&thread, NULL, in_a_group, &barrier), 0);
-    pthread_barrier_wait(&barrier);
-    nccl_fake_finish();
-    remove_segment(0);
-    assert_int_equal(nccl_fake.releases, 0);
-    pthread_barrier_wait(&barrier);
-    pthread_join(thread, NULL);
-    pthread_barrier_destroy(&barrier);
-    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
 }
 
 CASE(a_communicator_goes)
@@ -421,29 +347,4 @@ CASE(replaced)
     assert_int_equal(nccl_fake.attaches, 1);
     nccl_fake_comm_destroy(0, true);
     assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), false), 0);
-}
-
-/* Many of both: no table is too small, and no look-up goes astray. */
-CASE(many)
-{
-    for (unsigned int i = 0; i < 8; i++)
-        comm_new(i, 0, false);
-    for (unsigned int i = 0; i < 300; i++) {
-        segment((i * 7919) % 300, 0);
-        if (i % 50 == 0)
-            collective(i % 8, AT((i * 7919) % 300), 0);
-    }
-    for (unsigned int i = 0; i < 8; i++)
-        for (unsigned int j = 0; j < 300; j++)
-            assert_int_equal(collective(i, AT(j) + UNIT - 4096, AT(299 - j)), 0);
-    assert_int_equal(nccl_fake.attaches, 8 * 300);
-    nccl_fake_finish();
-    for (unsigned int j = 0; j < 300; j += 2)
-        remove_segment(j);
-    for (unsigned int i = 0; i < 8; i++) {
-        for (unsigned int j = 1; j < 300; j += 2)
-            assert_int_equal(collective(i, AT(j), 0), 0);
-        comm_end(i);
-    }
-    assert_int_equal(nccl_fake.releases, 150);
 }
