@@ -80,7 +80,3 @@ class Exporter(Base):
         # And what is exported is not paused.
         self.assertEqual(a("pause"), 0)
         self.assertEqual(a("resume"), -errno.EBUSY)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -85,7 +85,3 @@ class Rows(Case):
 
     def test_groups_and_memory(self) -> None:
         self.rows("rest")
-
-
-if __name__ == "__main__":
-    unittest.main()
