@@ -97,7 +97,7 @@ void policy_context_gone(CUcontext handle)
     }
 }
 
-void policy_frees_wait(void)
+void policy_frees_wait(bool others)
 {
     const struct real_driver *driver = policy_auto_driver();
     CUdevice device;
@@ -106,7 +106,7 @@ void policy_frees_wait(void)
         return;
     /* This thread's own on any device: work there may have waited for work of this one. */
     (void)context_wait_frees(CONTEXT_ALL, /* others: */ false);
-    if (!driver->cuCtxGetDevice(&device) && !policy_is_quiesced(device))
+    if (others && !driver->cuCtxGetDevice(&device) && !policy_is_quiesced(device))
         (void)context_wait_frees(device, /* others: */ true);
     policy_pinned_wait();
 }

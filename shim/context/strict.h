@@ -25,9 +25,9 @@ void policy_strict(int device, const char *why);
  * second at most, and once. For calls that natively follow such a wait, and need none of their own. */
 void policy_pinned_wait(void);
 /* Wait for the work before frees that did not wait, pinned memory's too, and make nothing strict: for this thread's own
- * without limit (see context_wait_frees), a second at most for other threads' on the current device. For calls by which
- * something goes that this work may use, and which natively follow the waits of these frees. */
-void policy_frees_wait(void);
+ * without limit (see context_wait_frees), and with others a second at most for other threads' on the current device.
+ * For calls by which something goes that this work may use, and which natively follow the waits of these frees. */
+void policy_frees_wait(bool others);
 /* As policy_strict, for the device that has the memory at addr, pooled or not; no effect if it is no device memory. */
 void policy_strict_memory(CUdeviceptr addr, const char *why);
 

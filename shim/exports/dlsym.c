@@ -21,7 +21,7 @@
 #include "real/hooks.h"
 
 /* Called by the assembly. */
-void *cupool_dlsym_filter(void *handle, const char *name) __attribute__((visibility("hidden")));
+void *cupool_dlsym_filter(void *handle, const char *name, const void *caller) __attribute__((visibility("hidden")));
 
 /* The file name of the object that holds a function; NULL: unknown. From glibc 2.35 on without the loader's lock. */
 static const char *file_of(const void *function)
@@ -42,6 +42,16 @@ static bool is_drivers(const void *function)
     return file && strncmp(file, driver, sizeof(driver) - 1) == 0;
 }
 
+/* UCX's libucm overwrites the first bytes of the functions that it finds, to learn where device memory is. It can do so
+ * with the driver's alone: where it fails with one, UCX remembers no registrations and asks about each buffer anew. */
+static bool is_patcher(const void *caller)
+{
+    static const char libucm[] = "libucm";
+    const char *file = file_of(caller);
+
+    return file && strncmp(file, libucm, sizeof(libucm) - 1) == 0;
+}
+
 static const struct {
     const char *name;
     void *function;
@@ -56,7 +66,7 @@ static const struct {
  * The function to return instead of calling the real dlsym; NULL: call it. Functions that we pool are never returned: a
  * library that patches the functions it finds would patch ours.
  */
-void *cupool_dlsym_filter(void *handle, const char *name)
+void *cupool_dlsym_filter(void *handle, const char *name, const void *caller)
 {
     dlsym_fn *next = dlsym_next_get();
 
@@ -66,7 +76,8 @@ void *cupool_dlsym_filter(void *handle, const char *name)
         if (strcmp(name, guards[i].name) != 0)
             continue;
         /* Only if the real function exists; otherwise the caller gets the real dlsym's NULL and its dlerror. */
-        return process_hooks_driver() && is_drivers(next(handle, name)) ? guards[i].function : NULL;
+        return process_hooks_driver() && is_drivers(next(handle, name)) && !is_patcher(caller) ? guards[i].function
+                                                                                               : NULL;
     }
     return NULL;
 }

@@ -15,6 +15,7 @@ dlsym:
     .cfi_offset 30, -24
     mov x29, sp
     stp x0, x1, [sp, #16]
+    mov x2, x30 /* the return address */
     bl cupool_dlsym_filter
     mov x16, x0
     ldp x0, x1, [sp, #16]

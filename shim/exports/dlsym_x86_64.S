@@ -15,6 +15,7 @@ dlsym:
     .cfi_adjust_cfa_offset 8
     subq $8, %rsp
     .cfi_adjust_cfa_offset 8
+    movq 24(%rsp), %rdx /* the return address */
     call cupool_dlsym_filter
     addq $8, %rsp
     .cfi_adjust_cfa_offset -8

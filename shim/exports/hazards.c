@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 
 #include "base/conf.h"
+#include "base/process.h"
 #include "context/capture_gate.h"
 #include "context/free_policy.h"
 #include "context/ipc_import.h"
@@ -135,6 +136,8 @@ void hazard_memory_goes(const void *caller)
 {
     if (serve_watches(caller))
         memory_goes();
+    else if (!process_is_passive())
+        policy_frees_wait(/* others: */ false);
 }
 
 void hazard_free(CUdeviceptr addr, const void *caller)

@@ -7,11 +7,13 @@
  *
  * Locking: none.
  */
+#include "context/strict.h"
 #include "exports/export.h"
 #include "exports/retry.h"
 #include "nccl/comms.h"
 #include "nccl/pool_segments.h"
 #include "nccl/register_calls.h"
+#include "pool.h"
 #include "real/real.h"
 
 /* The counts of elements that rows name. */
@@ -163,7 +165,11 @@ EXPORT ncclResult_t ncclMemFree(void *ptr)
 {
     const __typeof__(&ncclMemFree) next = real_nccl_next(ncclMemFree, CALLER);
 
-    return nccl_watches(CALLER) && ptr ? nccl_user_memory_free(ptr, next) : next(ptr);
+    if (!nccl_watches(CALLER) || !ptr)
+        return next(ptr);
+    policy_frees_wait(/* others: */ true); /* NCCL waits for no work */
+    /* NCCL does not know the pool's memory as its own, and must not lose the registration of a segment. */
+    return pool_of((uintptr_t)ptr) ? next(ptr) : nccl_user_memory_free(ptr, next);
 }
 
 EXPORT ncclResult_t ncclCommRegister(ncclComm_t comm, void *ptr, size_t size, void **handle)

@@ -250,6 +250,8 @@ EXPORT CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
     struct call call;
     CUresult result;
 
+    if (vmm_served_refuses(ptr))
+        return CUDA_ERROR_INVALID_VALUE;
     if (cache && vmm_cache_unreserve(cache, vmm_kept_thread(), ptr, size, vmm_kept_serves(), now_ns()))
         return CUDA_SUCCESS;
     call = pin_begin();
@@ -290,6 +292,8 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     struct call call;
     CUresult result;
 
+    if (vmm_served_refuses(ptr))
+        return CUDA_ERROR_INVALID_VALUE;
     /* Also if the call is deferred: the driver's comes at any time. */
     hazard_memory_goes(CALLER);
     if (cache && vmm_cache_unmap(cache, vmm_kept_thread(), ptr, size, vmm_kept_serves(), now_ns()))

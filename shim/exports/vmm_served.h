@@ -9,7 +9,10 @@
 #ifndef CUPOOL_SHIM_EXPORTS_VMM_SERVED_H
 #define CUPOOL_SHIM_EXPORTS_VMM_SERVED_H
 
+#include "base/process.h"
+#include "context/nccl_memory.h"
 #include "context/vmm_kept.h"
+#include "pool.h"
 
 /* The caller asks about this address: an address that the program has given up must be unknown to the driver. */
 static inline void vmm_served_asked(CUdeviceptr ptr)
@@ -27,6 +30,13 @@ static inline void vmm_served_shared(CUdeviceptr ptr, size_t size)
 
     if (cache)
         vmm_cache_forget_range(cache, ptr, size);
+}
+
+/* The address is in virtual memory of the pool (CUPOOL_BACKEND), which the program takes for cudaMalloc's. The driver
+ * would refuse to unmap that; here it would take the memory away from all blocks in it. */
+static inline bool vmm_served_refuses(CUdeviceptr ptr)
+{
+    return !process_is_passive() && pool_of(ptr) && nccl_memory_is_shareable(ptr);
 }
 
 /* The real function, or the cache in its place. */

@@ -19,6 +19,8 @@ CUresult vmm_served_cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAcce
     CUresult result;
     bool fits;
 
+    if (vmm_served_refuses(ptr))
+        return CUDA_ERROR_INVALID_VALUE;
     if (!cache)
         return real_next(cuMemSetAccess)(ptr, size, access, count);
     fits = vmm_kept_access(access, count, list);

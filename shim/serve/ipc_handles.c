@@ -115,10 +115,11 @@ static int ticket_make(struct pool *pool, uint64_t addr, void *ret_handle)
 static void refuse(struct pool *pool, uint64_t addr)
 {
     pool_pack_never(pool); /* so that its later segments are driver allocations of their own */
-    log_write(LOG_WARN,
-              "no IPC handle for %#llx: it shares a driver allocation with other blocks, and the importer would get "
-              "the wrong bytes (CUPOOL_ENABLE=0 gives every block its own)",
-              (ull)addr);
+    /* Once: UCX may ask for each message. */
+    log_once(LOG_WARN,
+             "no IPC handle for %#llx: it shares a driver allocation with other blocks, and the importer would get "
+             "the wrong bytes (CUPOOL_ENABLE=0 gives every block its own)",
+             (ull)addr);
 }
 
 /* True if the driver's handle is one of memory that begins at addr. */

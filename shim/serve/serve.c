@@ -167,7 +167,7 @@ static __attribute__((noinline, cold)) int release_beside_end(int (*release)(uin
     const uint64_t limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;
     struct pins *own = pin_begin(PIN_ADDRESS(addr));
     enum context_free may;
-    int rc = -EINVAL;
+    int rc = -ENOENT; /* the context is gone: the driver may have given its addresses to somebody else */
 
     atomic_fetch_add(&context_waiters, 1);
     for (unsigned int i = 0; (may = context_may_free(addr, limit)) == FREE_WAIT; i++) {

@@ -140,6 +140,28 @@ BT_TEST(stream_ordered)
     return 0;
 }
 
+/* Memory of cudaMalloc is none that can be mapped, and the calls for that leave it alone. */
+BT_TEST(unmapped)
+{
+    static const size_t sizes[] = {N, 3 << 20};
+    const size_t page = 2 * BT_MIB;
+    const CUmemAccessDesc none = {.location.type = CU_MEM_LOCATION_TYPE_DEVICE};
+
+    for (int s = 0; s < 2; s++) {
+        size_t n = sizes[s];
+        CUdeviceptr at;
+
+        TRY(neighbours_get(n));
+        at = BT_ADDRESS(block[0]) / page * page;
+        CHECK(cuMemSetAccess(at, page, &none, 1));
+        CHECK(cuMemUnmap(at, page));
+        CHECK(cuMemAddressFree(at, page));
+        TRY(neighbours_check(n));
+        TRY(neighbours_put());
+    }
+    return 0;
+}
+
 /* Natively nothing can be freed in there: then the memory stays the program's. */
 static int host_result, host_async_result, host_driver_result, host_native_result;
 

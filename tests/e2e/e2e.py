@@ -119,9 +119,10 @@ class Case(unittest.TestCase):
         self.tmp = Path(tmp.name).resolve()
 
     def env(self, preload: Optional[str] = str(LIB), **more: Optional[Word]) -> dict[str, str]:
-        """A small environment of its own: nothing of who runs the tests gets in, least of all a launcher's variables."""
+        """A small environment of its own: nothing of who runs the tests gets in, least of all a launcher's variables. GCOV_PREFIX is of
+        scripts/mutate."""
         env = {k: v for k, v in os.environ.items()
-               if k in ("PATH", "HOME", "TMPDIR") or k.endswith("SAN_OPTIONS")}
+               if k in ("PATH", "HOME", "TMPDIR", "GCOV_PREFIX") or k.endswith("SAN_OPTIONS")}
         env.update(LD_LIBRARY_PATH=str(SIM), SIMGPU_DELAY_US="0")
         # The thread sanitizer sleeps for a second at the exit of each of thousands of programs, to see what threads do then; the
         # behaviour tests leave it that.

@@ -97,7 +97,7 @@ class Base(Case):
         self.need_mpi(program[0])
         cwd = self.folder()
         env = self.base(cwd, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1",
-                        PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe")
+                        OMPI_MCA_plm_rsh_agent="", PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe")
         done = subprocess.run([need("mpirun"), "-n", str(RANKS), *self.command(program, options, cwd)], env=env, cwd=cwd, text=True,
                               capture_output=True, timeout=4 * TIMEOUT)
         self.assertEqual(done.returncode == 0, fine, done.stdout + done.stderr)

@@ -10,6 +10,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "simgpu.h"
+
 /* Memory goes back while a communicator lives, because something larger needs it; the device holds 64 MiB. */
 static void trim(struct rank *r)
 {
@@ -228,6 +230,21 @@ static void other_context(struct rank *r)
     comm_end(r);
 }
 
+/* Natively cudaFree waits for the work that uses it, and ncclMemFree for nothing. */
+static void own_memory_under_work(struct rank *r)
+{
+    char *block = get(MIB);
+    void *own;
+
+    NC(ncclMemAlloc(&own, 4 * MIB));
+    CU(cudaDeviceSynchronize()); /* the first free waits for what came before */
+    CU(simgpu_kernel(r->stream, NULL, 50000));
+    CU(cudaMemsetAsync(own, 1, 4 * MIB, r->stream));
+    CU(cudaFree(block));
+    NC(ncclMemFree(own));
+    CU(cudaStreamSynchronize(r->stream));
+}
+
 const struct scenario scenarios_goes[] = {{"trim", trim},
                                           {"busy", busy},
                                           {"going", going},
@@ -235,6 +252,7 @@ const struct scenario scenarios_goes[] = {{"trim", trim},
                                           {"revoked", revoked},
                                           {"ends_beside_work", ends_beside_work},
                                           {"own_memory", own_memory},
+                                          {"own_memory_under_work", own_memory_under_work},
                                           {"after_reset", after_reset},
                                           {"other_context", other_context},
                                           {NULL, NULL}};

@@ -94,6 +94,14 @@ class Registered(Base):
                 self.assert_registered(run)
                 self.assertGreaterEqual(len(run.of("segment_free")), 2)
 
+    def test_memory_of_the_programs_own_that_goes_under_work(self) -> None:
+        """NCCL unmaps it without a wait; the cudaFree before has waited natively."""
+        self.job("own_memory_under_work", preload=None, ranks=2)
+        for preload in NCCL_LIB, LIB:
+            for register in ("0", "1") if preload == NCCL_LIB else ("0",):
+                with self.subTest(preload.name, register=register):
+                    self.job("own_memory_under_work", backend="cuda", register=register, ranks=2, preload=str(preload))
+
     def test_graphs(self) -> None:
         """Memory that a graph uses stays until the communicator goes."""
         for backend in "cuda", "nccl", "vmm":

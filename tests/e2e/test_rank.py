@@ -91,7 +91,8 @@ class Mpirun(Case_):
     """A real Open MPI."""
 
     def mpirun(self, *args: Word, **variables: str) -> "subprocess.CompletedProcess[str]":
-        env = self.env(None, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", **variables)
+        env = self.env(None, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_plm_rsh_agent="",
+                       **variables)
         cwd = self.folder()
         done = subprocess.run([need("mpirun"), "-n", "2", "--oversubscribe", *[str(a) for a in args]], env=env, cwd=cwd,
                               capture_output=True, text=True, timeout=60)

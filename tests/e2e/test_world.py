@@ -238,7 +238,8 @@ class Ranks(World):
         if "Open MPI" not in subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout:
             self.skipTest("mpirun is not Open MPI's")
         done = self.go(mpirun, "-n", "4", "--oversubscribe", "-x", f"LD_PRELOAD={LIB}", app("static"), CHURN, f"alloc:2:{5 * MIB}",
-                       preload=None, SIMGPU_DEVICES="1", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+                       preload=None, SIMGPU_DEVICES="1", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                       OMPI_MCA_plm_rsh_agent="")
         traces = done.traces()
         self.assertEqual(sorted(t.header["rank"] for t in traces), [0, 1, 2, 3])
         self.assertEqual(sorted(t.header["local_rank"] for t in traces), [0, 1, 2, 3])

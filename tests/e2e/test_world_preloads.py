@@ -120,6 +120,11 @@ class Interposers(World):
         done = self.go(app("shared"), CHURN, preload=f"{real}:{LIB}", WORLD_UCM="reloc")
         self.assertEqual(self.watched(done)["cudaMalloc"], 400)
         self.assertEqual(counted(done), 400)
+        # To overwrite the driver's functions it must find all of them: with one of ours it fails, and UCX then knows of no memory.
+        done = self.go(app("shared"), CHURN, preload=f"{real}:{LIB}", WORLD_UCM="driver")
+        self.assertRegex(done.err, r"ucm: found in \S*/libcuda\.so\.1\n")
+        done = self.go(app("shared"), CHURN, preload=f"{self.UCM}:{LIB}", WORLD_UCM="driver")
+        self.assertIn(f"ucm: found in {LIB}\n", done.err)
 
     def test_an_auditor(self) -> None:
         """The loader's own interface for watching: with it, bindings and look-ups go another way through the loader."""

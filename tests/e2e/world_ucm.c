@@ -7,6 +7,8 @@
  *   bistro   overwrite the first bytes of the functions that look-ups by name lead to; "driver" those of libcuda's own
  *   later    reloc, but when world_ucm_install is called
  *
+ * With "driver" it also says which object it found cuMemFreeHost in, another function that UCX overwrites.
+ *
  * At the end it says how many calls it saw. As in older UCX, an overwritten function is called by putting its own bytes
  * back for the time of the call: enough for one thread.
  */
@@ -178,12 +180,15 @@ __attribute__((visibility("default"))) void world_ucm_install(void);
 static void install(const char *how)
 {
     void *driver = NULL;
-    Dl_info self;
+    Dl_info self, found;
 
     if (!dladdr(&functions, &self))
         abort();
-    if (strcmp(how, "driver") == 0)
+    if (strcmp(how, "driver") == 0) {
         driver = dlopen("libcuda.so.1", RTLD_NOW);
+        if (dladdr(dlsym(driver, "cuMemFreeHost"), &found))
+            fprintf(stderr, "ucm: found in %s\n", found.dli_fname);
+    }
     for (int k = 0; k < FUNCTIONS; k++) {
         struct function *f = &functions[k];
 

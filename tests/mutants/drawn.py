@@ -17,6 +17,7 @@ import random
 import re
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -134,10 +135,11 @@ class Trial:
     """Tries mutants in some trees, one thread for each. Verdicts of killed mutants are kept in the folder: tests are added, seldom
     lost, so that a second run tries only what lived; again: forget them."""
 
-    def __init__(self, place: Path, suites: "list[str]", all_tests: bool, budget: float, again: bool, top: Path = TOP) -> None:
+    def __init__(self, place: Path, suites: "list[str]", all_tests: bool, budget: float, again: bool, jobs: int = 1,
+                 top: Path = TOP) -> None:
         self.place, self.suites, self.all_tests, self.budget, self.top = place, suites, all_tests, budget, top
         self.nearest = nearest.Nearest(place, top)
-        self.nearest.measure(suites)
+        self.nearest.measure(suites, jobs)
         self.listed = listed()
         self.lock = threading.Lock()
         self.file = place / "verdicts.jsonl"
@@ -149,7 +151,9 @@ class Trial:
         waiting: "queue.SimpleQueue[Drawn]" = queue.SimpleQueue()
         for mutant in drawn:
             waiting.put(mutant)
-        trees = [Tree(self.place / f"worker{n}", SETUP, self.top) for n in range(jobs)]
+        with ThreadPoolExecutor(jobs) as pool:
+            trees = list(pool.map(lambda n: Tree(self.place / f"worker{n}", SETUP, self.top), range(jobs)))
+        trees[0].fingerprints()  # so that ccache has the objects for the others
         workers = [threading.Thread(target=self._work, args=(tree, waiting), daemon=True) for tree in trees]
         for worker in workers:
             worker.start()

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tests execute a line, found by running each test once with gcov, and what each costs. Kept in the folder of the work and
-measured again for tests whose program, script or library has changed. The lines of a process that is killed are not known.
+measured again for tests whose program, script or library has changed. The lines of a process that is killed are not known, nor those
+of one that has no GCOV_PREFIX in its environment, which tells gcov's library where the counts of this test go.
 """
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tree import HANG_SECONDS, TOP, Tree
@@ -28,14 +32,16 @@ class Nearest:
         self.place, self.top, self.file = place, top, place / "coverage.json"
         self.known: "dict[str, dict]" = json.loads(self.file.read_text()) if self.file.exists() else {}
 
-    def measure(self, suites: "list[str]") -> None:
+    def measure(self, suites: "list[str]", jobs: int) -> None:
         tree = Tree(self.place / "coverage", SETUP, self.top)
         names = chosen(tree, suites)
         for name in names:
             tree.prepare(name)
-            key = self._key(tree, name)
-            if self.known.get(name, {}).get("key") != key:
-                self.known[name] = dict(self._measure(tree, name), key=key)
+        keys = {name: self._key(tree, name) for name in names}
+        changed = [name for name in names if self.known.get(name, {}).get("key") != keys[name]]
+        with ThreadPoolExecutor(jobs) as pool:
+            for name, row in zip(changed, pool.map(lambda name: self._measure(tree, name), changed)):
+                self.known[name] = dict(row, key=keys[name])
                 self.file.write_text(json.dumps(self.known))  # at once: to measure all takes long
         self.known = {name: self.known[name] for name in names}
 
@@ -51,30 +57,37 @@ class Nearest:
 
     @staticmethod
     def _measure(tree: Tree, name: str) -> dict:
-        for object_name in tree.objects:
-            (tree.build / f"{object_name[:-2]}.gcda").unlink(missing_ok=True)
-        result = tree.run(name, 10 * HANG_SECONDS)
+        with tempfile.TemporaryDirectory() as counts:
+            result = tree.run(name, 10 * HANG_SECONDS, {"GCOV_PREFIX": counts})
+            documents = Nearest._read(tree, Path(counts)) if result.passed else []
         if not result.passed:
-            print(f"fails without any mutant, and is not used: {name}", flush=True)
-            return {"cost": result.cpu, "wall": result.wall, "lines": {}, "functions": {}}
-        counts = [tree.build / f"{name[:-2]}.gcda" for name in tree.objects]  # of a.c.o: a.c.gcda
-        data = [str(path) for path in counts if path.exists()]
+            print(f"fails without any mutant, and is not used: {name}\n{result.end}", flush=True)
         lines: "dict[str, set[int]]" = {}
         functions: "dict[str, set[str]]" = {}
-        done = subprocess.run(["gcov", "--json-format", "--stdout", *data], cwd=tree.build, stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, text=True) if data else None
-        for document in done.stdout.splitlines() if done else []:
-            for file in json.loads(document)["files"] if document.startswith("{") else []:
-                path = (tree.build / file["file"]).resolve()
-                if tree.source.resolve() not in path.parents:
-                    continue
-                short = path.relative_to(tree.source.resolve()).as_posix()
-                lines.setdefault(short, set()).update(row["line_number"] for row in file["lines"] if row["count"])
-                functions.setdefault(short, set()).update(f["name"] for f in file["functions"] if f["execution_count"])
+        for file in documents:
+            path = (tree.build / file["file"]).resolve()
+            if tree.source.resolve() not in path.parents:
+                continue
+            short = path.relative_to(tree.source.resolve()).as_posix()
+            lines.setdefault(short, set()).update(row["line_number"] for row in file["lines"] if row["count"])
+            functions.setdefault(short, set()).update(f["name"] for f in file["functions"] if f["execution_count"])
         kept = ("pool/", "nccl_reg/", "shim/")
         return {"cost": result.cpu, "wall": result.wall,
                 "lines": {f: sorted(rows) for f, rows in lines.items() if f.startswith(kept)},
                 "functions": {f: sorted(rows) for f, rows in functions.items() if f.startswith(kept)}}
+
+    @staticmethod
+    def _read(tree: Tree, counts: Path) -> "list[dict]":
+        """What gcov says of each source file; it wants the notes of the compiler beside the counts."""
+        data = []
+        for name in tree.objects:
+            made = counts / (tree.build / name).relative_to("/")
+            if made.with_suffix(".gcda").exists():  # of a.c.o: a.c.gcda
+                os.symlink((tree.build / name).with_suffix(".gcno"), made.with_suffix(".gcno"))
+                data.append(str(made.with_suffix(".gcda")))
+        done = subprocess.run(["gcov", "--json-format", "--stdout", *data], cwd=tree.build, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, text=True) if data else None
+        return [file for line in (done.stdout.splitlines() if done else []) if line.startswith("{") for file in json.loads(line)["files"]]
 
     def tests(self, file: str, first: int, last: int, function: str) -> "list[str]":
         """The tests that execute a line from first to last; if no test does, as for macros, those that run the function, else, of a

@@ -7,18 +7,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 TOP = Path(__file__).resolve().parents[2]
 COPIED = ["meson.build", "meson_options.txt", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "examples", "include", "nccl_reg", "pool",
           "scripts", "shim", "tests"]
+END = 1500  # bytes of the output of a test
 HANG_SECONDS = 60  # how long a test may take whose usual time is not known
 MARK = "of-scripts-mutate"
 
@@ -28,6 +29,7 @@ class Result(NamedTuple):
     hung: bool
     wall: float
     cpu: float
+    end: str  # of what it said
 
 
 def copy(source: Path, target: Path) -> None:
@@ -43,6 +45,13 @@ def copy(source: Path, target: Path) -> None:
     for path in target.iterdir():
         if path.name not in names:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _kill(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
 
 
 class Tree:
@@ -65,6 +74,8 @@ class Tree:
             self.command("meson", "setup", str(self.build), str(self.source), *setup)
         self.compile("build.ninja")  # meson runs again if its files have changed
         self.tests = {t["name"]: t for t in json.loads(self.command("meson", "introspect", "--tests", str(self.build)))}
+        for test in self.tests.values():  # meson runs them in the folder of the build
+            test["cmd"] = [str(self.build / word) if (self.build / word).is_file() else word for word in test["cmd"]]
         self.whole = False
         self.objects = self._objects()
         self.others = self._others()
@@ -125,26 +136,25 @@ class Tree:
             self.compile(*self.others)
             self.whole = True
 
-    def run(self, row: str, limit: float = HANG_SECONDS) -> Result:
-        """Runs a test, or one argument of it: NAME / ARGUMENT. Its programs must have been built."""
+    def run(self, row: str, limit: float = HANG_SECONDS, more: "Optional[dict[str, str]]" = None) -> Result:
+        """Runs a test, or one argument of it: NAME / ARGUMENT, with more in its environment. Its programs must have been built. Several
+        threads may run tests of one tree, if all is built."""
         name, _, argument = row.partition(" / ")
         known = self.tests[name]
-        env = {"MALLOC_PERTURB_": "90", **os.environ, **known["env"]}  # new memory is not zero, as under meson test
-        start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        env = {"MALLOC_PERTURB_": "90", **os.environ, **known["env"], **(more or {})}  # new memory is not zero, as under meson test
+        start = time.monotonic()
         with tempfile.TemporaryDirectory() as cwd, tempfile.TemporaryFile() as out:
             run = subprocess.Popen(known["cmd"] + ([argument] if argument else []), env=env, cwd=cwd, stdin=subprocess.DEVNULL,
                                    stdout=out, stderr=out, start_new_session=True)
-            hung, status = False, 1
+            late = threading.Timer(limit, _kill, [run.pid])
+            late.start()
             try:
-                status = run.wait(limit)
-            except subprocess.TimeoutExpired:
-                hung = True
+                _, status, used = os.wait4(run.pid, 0)  # what it and its children have used, and not those of other threads
             finally:
-                try:
-                    os.killpg(run.pid, signal.SIGKILL)  # it, and what it has started
-                except ProcessLookupError:
-                    pass
-                run.wait()
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        return Result(status in (0, 77), hung, time.monotonic() - start, cpu)
+                late.cancel()
+                _kill(run.pid)  # what it has started, too
+            run.returncode = os.waitstatus_to_exitcode(status)
+            out.seek(max(0, out.seek(0, os.SEEK_END) - END))
+            end = out.read().decode(errors="replace")
+        wall = time.monotonic() - start
+        return Result(wall < limit and run.returncode in (0, 77), wall >= limit, wall, used.ru_utime + used.ru_stime, end)

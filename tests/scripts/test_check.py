@@ -35,7 +35,7 @@ class Case(unittest.TestCase):
 
     def check(self, status: int, *args: "str | Path", env: Optional[dict[str, str]] = None, sim: bool = True,
               program: "str | Path" = RUN) -> str:
-        keep = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME") or k.endswith("SAN_OPTIONS")}
+        keep = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "GCOV_PREFIX") or k.endswith("SAN_OPTIONS")}
         done = subprocess.run([str(program), "--check", *(["--sim=2"] if sim else []), "--", *map(str, args)],
                               env={**keep, "BUILDDIR": str(BUILD), **(env or {})}, cwd=self.dir, capture_output=True,
                               text=True, timeout=60)

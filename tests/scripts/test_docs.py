@@ -114,7 +114,7 @@ class Docs(unittest.TestCase):
             (bin_ / source.name).symlink_to(source)
         env = {k: v for k, v in os.environ.items() if k in ("HOME", "TMPDIR") or k.endswith("SAN_OPTIONS")}
         env.update(PATH=f"{bin_}:{os.environ['PATH']}", BUILDDIR=str(BUILD), LD_LIBRARY_PATH=str(SIM), SIMGPU_DEVICES="2",
-                   OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1",
+                   OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_plm_rsh_agent="",
                    PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe")
         return top, env
 

@@ -37,7 +37,8 @@ MACHINES: "list[tuple[dict[str, str], list[Path], list[str], list[str]]]" = [
 class Info(unittest.TestCase):
     def info(self, *args: str, status: int = 0, path: "Optional[list[Path]]" = None, **env: str) -> "subprocess.CompletedProcess[str]":
         done = subprocess.run([BUILD / "shim/cupool-info", *args], capture_output=True, text=True, timeout=60,
-                              env={"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": ":".join(map(str, path or [])), **env})
+                              env={**{k: v for k, v in os.environ.items() if k in ("PATH", "GCOV_PREFIX")},
+                                   "LD_LIBRARY_PATH": ":".join(map(str, path or [])), **env})
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done
 

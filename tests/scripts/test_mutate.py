@@ -116,7 +116,7 @@ class Verdicts(unittest.TestCase):
                 (top / file).write_text(text)
             every = {f"{m.old} => {m.new}": m for m in drawn.all_mutants(top, [])}
             chosen = ["if (x > 10) => if (0)", "return x + 1; => return x - 1;", "if (x > 10) => if (x >= 10)"]
-            trial = drawn.Trial(Path(name) / "work", ["unit"], False, 100, False, top)
+            trial = drawn.Trial(Path(name) / "work", ["unit"], False, 100, False, top=top)
             trial.nearest.limit = lambda test: 600.0  # type: ignore[method-assign]
             trial.run([every[text] for text in chosen], 1)
             trial.nearest.limit = lambda test: 1.0  # type: ignore[method-assign]

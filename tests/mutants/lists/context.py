@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("addresses of a context that has gone cannot be freed by others", ["shim_ending"], [
+        ("int rc = -ENOENT; /* the context is gone", "int rc = -EINVAL; /* the context is gone")]),
     Mutant("a wait for all contexts fails where one ends meanwhile", ["shim_waits"], [
         ("if ((late || result) && !context_stays(context))", "if (late && !context_stays(context))")]),
     Mutant("a wait for all contexts goes on for one that has ended", ["shim_waits"], [

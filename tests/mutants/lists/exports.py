@@ -40,12 +40,22 @@ MUTANTS = [
         ("hazard_memory_goes(CALLER); if (cache && vmm_cache_unmap(", "if (cache && vmm_cache_unmap(")]),
     Mutant("auto: kept virtual memory is unmapped before an earlier free's wait is over", ["driver static kept"], [
         ("hazard_memory_goes(CALLER); if (cache &&", "if (!cache) hazard_memory_goes(CALLER); if (cache &&")]),
+    Mutant("auto: NCCL frees the program's memory before an earlier free's wait is over", ["nccl / Registered.test_memory_of_the_programs_own_that_goes_under_work"], [
+        ("else if (!process_is_passive()) policy_frees_wait(/* others: */ false);", "")]),
+    Mutant("auto: registered memory of NCCL's goes before an earlier free's wait is over", ["nccl / Registered.test_memory_of_the_programs_own_that_goes_under_work"], [
+        ("policy_frees_wait(/* others: */ true); /* NCCL waits for no work */", "")]),
+    Mutant("ncclMemFree of a block of the pool deregisters its segment", ["nccl_rows / Rows.test_groups_and_memory"], [
+        ("return pool_of((uintptr_t)ptr) ? next(ptr) : nccl_user_memory_free(ptr, next);", "return nccl_user_memory_free(ptr, next);")]),
+    Mutant("virtual memory of the pool can be unmapped", ["free_errors static vmm unmapped"], [
+        ("return !process_is_passive() && pool_of(ptr) && nccl_memory_is_shareable(ptr);", "return false;")]),
     Mutant("auto: access is taken back before an earlier free's wait is over", ["driver static preloaded / no_access_after_free"], [
         ("if (none && device >= 0) memory_goes();", "if (none && device >= 0) ;")]),
     Mutant("auto: a texture is destroyed before an earlier free's wait is over", ["auto_texture static auto", "rows driver"], [
-        ("policy_frees_wait();", ";", "texture_goes_before")]),
+        ("policy_frees_wait(/* others: */ true);", ";", "texture_goes_before")]),
+    Mutant("auto: a pool of the driver's is trimmed before an earlier free's wait is over", ["rows driver"], [
+        ("policy_frees_wait(/* others: */ true);", ";", "trims_before")]),
     Mutant("auto: a texture that is destroyed makes the devices strict", ["rows driver"], [
-        ("policy_frees_wait();", 'policy_strict(POLICY_ALL, "");', "texture_goes_before")]),
+        ("policy_frees_wait(/* others: */ true);", 'policy_strict(POLICY_ALL, "");', "texture_goes_before")]),
     Mutant("auto: memory that is mapped for another device is not seen", ["auto_peer static auto"], [
         ('policy_strict(POLICY_ALL, "memory of other devices");', ";")]),
     Mutant("auto: a node of any type that touches host memory is not seen", ["auto_graph static auto"], [
@@ -100,6 +110,9 @@ MUTANTS = [
         ("return symbol == REAL_COUNT ? function : hooks[symbol];", "return symbol || hooks[0] ? function : NULL;")]),
     Mutant("dlsym answers for RTLD_NEXT", ["next preloaded"], [
         ("if (!name || handle == RTLD_NEXT || handle == RTLD_DEFAULT ||", "if (!name || handle == RTLD_DEFAULT ||")]),
+
+    Mutant("dlsym: UCX finds our functions among the driver's", ["world_preloads / Interposers.test_under_its_real_name"], [
+        (" && !is_patcher(caller) ? ", " ? ")]),
 
     # --- NCCL ---
     Mutant("NCCL: a communicator that could not shrink is used", ["nccl_rows / Rows.test_ends"], [

@@ -104,21 +104,21 @@ ISOLATED_CASE(test_frees_wait)
 {
     with_free();
     fake_current(fake_context(1));
-    policy_frees_wait(); /* another thread's, elsewhere */
+    policy_frees_wait(/* others: */ true); /* another thread's, elsewhere */
     assert_int_equal(fake.contexts[0].over, 0);
     fake_current(fake_context(0));
-    policy_frees_wait();
+    policy_frees_wait(/* others: */ true);
     assert_int_equal(fake.contexts[0].over, 10);
     assert_int_equal(strict(), 0);
     fake.absent = true;
-    policy_frees_wait();
+    policy_frees_wait(/* others: */ true);
 }
 
 ISOLATED_CASE(test_frees_wait_no_effect, .environment = "CUPOOL_FREE=ordered")
 {
     with_free();
     fake.scripts[FN(cuEventQuery)].calls = 0;
-    policy_frees_wait();
+    policy_frees_wait(/* others: */ true);
     assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
 }
 ISOLATED_AGAIN(test_frees_wait_no_effect, relaxed, .environment = "CUPOOL_FREE=relaxed")
