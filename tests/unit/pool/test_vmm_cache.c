@@ -9,7 +9,6 @@
 
 CASE(test_same_again)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT), b;
     unsigned int made;
 
@@ -35,7 +34,6 @@ CASE(test_same_again)
 /* In every order that gives all of it up, and takes it. */
 CASE(test_orders)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT), b = {.size = UNIT};
     const unsigned int made = calls(side);
 
@@ -58,7 +56,6 @@ CASE(test_orders)
 
 CASE(test_other_kinds)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT), b = {.size = UNIT};
 
     give(side, &a);
@@ -86,7 +83,6 @@ CASE(test_other_kinds)
  * mode). */
 CASE(test_addresses_are_kept)
 {
-    struct side *side = *state;
     struct buffer b[3];
 
     for (int i = 0; i < 3; i++)
@@ -114,7 +110,6 @@ CASE(test_addresses_are_kept)
 
 CASE(test_not_yet_partial)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT);
 
     side->now = 100;
@@ -138,7 +133,6 @@ CASE(test_not_yet_partial)
 /* Physical memory that is mapped again where it was keeps its contents, and has no access before it is given. */
 CASE(test_mapped_again)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT);
     int contents = 0;
 
@@ -156,7 +150,6 @@ CASE(test_mapped_again)
 
 CASE(test_retained)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT);
     uint64_t again;
 
@@ -181,7 +174,6 @@ CASE(test_retained)
 /* Natively these fail. */
 CASE(test_given_up)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT);
     uint64_t other;
 
@@ -222,7 +214,6 @@ CASE(test_given_up)
 
 CASE(test_twice_and_in_part)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT);
     uint64_t other, large;
 
@@ -250,7 +241,6 @@ CASE(test_twice_and_in_part)
 /* Memory that others may hold is not kept. */
 CASE(test_shared)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT);
 
     vmm_cache_forget_handle(side->cache, a.handle);

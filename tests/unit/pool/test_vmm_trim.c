@@ -12,7 +12,6 @@
 
 CASE(test_access)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT), b;
 
     OK(side_access(side, a.addr, UNIT, 1, 3));
@@ -33,7 +32,6 @@ CASE(test_access)
 /* A buffer whose access is not known, or is not of all of it, is kept no more. */
 CASE(test_access_unknown)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT);
 
     side->driver->refuses = ACCESS;
@@ -53,7 +51,6 @@ CASE(test_access_unknown)
 
 CASE(test_bound)
 {
-    struct side *side = *state;
     struct buffer b[100];
 
     for (int i = 0; i < 100; i++)
@@ -74,7 +71,6 @@ CASE(test_bound)
 
 CASE(test_decay)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT), b = take(side, UNIT);
 
     side->now = 10;
@@ -92,7 +88,6 @@ CASE(test_decay)
 /* Somebody is told in time who gives memory back later, although the program keeps the addresses. */
 CASE(test_begins)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT);
 
     assert_int_equal(side->begun, 0);
@@ -149,7 +144,7 @@ static void *gives_back(void *arg)
 }
 
 /* To wait for what is going back is to wait for what began before, not until nothing goes back any more. */
-CASE(test_waits_for_what_began_before)
+CASE_WITH(test_waits_for_what_began_before, setup, teardown)
 {
     struct vmm_cache *cache;
     pthread_t thread[16];
@@ -219,7 +214,6 @@ UNIT_CASE(test_a_range_goes_while_its_memory_is_waited_for)
 /* A thread has got a part of a buffer when its memory goes: the rest comes from the driver. */
 CASE(test_trimmed_while_forming)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT), b = {.size = UNIT};
 
     give(side, &a);
@@ -239,8 +233,6 @@ CASE(test_trimmed_while_forming)
 /* The driver refuses what was deferred: the program's later calls work as far as they can. */
 CASE(test_refused)
 {
-    struct side *side = *state;
-
     for (enum fake_call call = UNMAP; call <= UNRESERVE; call++) {
         struct buffer a = take(side, UNIT);
         const uint64_t taken = side->driver->taken;
@@ -258,7 +250,6 @@ CASE(test_refused)
 
 CASE(test_captures)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT), b;
 
     give(side, &a);
