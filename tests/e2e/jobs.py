@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Optional
 
-from e2e import LIB, SANITIZE, SIM, SOURCE, TIMEOUT, Case, need, tool
+from e2e import LIB, SANITIZE, SIM, SOURCE, TIMEOUT, Case, mpirun, need, tool
 
 EXAMPLES = Path(os.environ["E2E_EXAMPLES"])
 SIMNCCL = Path(os.environ["E2E_SIMNCCL"])
@@ -98,7 +98,7 @@ class Base(Case):
         cwd = self.folder()
         env = self.base(cwd, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1",
                         OMPI_MCA_plm_rsh_agent="", PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe")
-        done = subprocess.run([need("mpirun"), "-n", str(RANKS), *self.command(program, options, cwd)], env=env, cwd=cwd, text=True,
+        done = subprocess.run([mpirun(), "-n", str(RANKS), *self.command(program, options, cwd)], env=env, cwd=cwd, text=True,
                               capture_output=True, timeout=4 * TIMEOUT)
         self.assertEqual(done.returncode == 0, fine, done.stdout + done.stderr)
         return Job(cwd, [(done.returncode, done.stdout, done.stderr)])

@@ -11,7 +11,7 @@ import sys
 import unittest
 from pathlib import Path
 
-from e2e import INFO, LIB, SIM, Case, Trace, Word, app, need
+from e2e import INFO, LIB, SIM, Case, Trace, Word, app, mpirun
 
 os.environ.pop("RANK", None)
 
@@ -94,7 +94,7 @@ class Mpirun(Case_):
         env = self.env(None, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_plm_rsh_agent="",
                        **variables)
         cwd = self.folder()
-        done = subprocess.run([need("mpirun"), "-n", "2", "--oversubscribe", *[str(a) for a in args]], env=env, cwd=cwd,
+        done = subprocess.run([mpirun(), "-n", "2", "--oversubscribe", *[str(a) for a in args]], env=env, cwd=cwd,
                               capture_output=True, text=True, timeout=60)
         if done.returncode and "Open MPI" not in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout:
             self.skipTest("mpirun is not Open MPI's")

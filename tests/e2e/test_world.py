@@ -11,7 +11,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from e2e import BIN, HEADERS, LIB, MIB, SANITIZE, SIM, SOURCE, TIMEOUT, Case, Done, Trace, Word, app, need, not_with_coverage
+from e2e import BIN, HEADERS, LIB, MIB, SANITIZE, SIM, SOURCE, TIMEOUT, Case, Done, Trace, Word, app, mpirun, need, not_with_coverage
 from worlds import CHURN, WORLD, World, counted, load
 
 
@@ -184,7 +184,7 @@ class Sandbox(World):
             f"mount -t tmpfs none {etc}", f"mkdir {etc}/upper {etc}/work",
             f"mount -t overlay overlay -o lowerdir=/etc,upperdir={etc}/upper,workdir={etc}/work /etc",
             "{ [ ! -d /var/cache/ldconfig ] || mount -t tmpfs none /var/cache/ldconfig; }",
-            f"echo {libs / LIB.name} >/etc/ld.so.preload", f"echo {libs} >/etc/ld.so.conf.d/world.conf", "ldconfig -X", f"cd {out}")[:-2]
+            f"echo {libs / LIB.name} >/etc/ld.so.preload", f"echo {libs} >/etc/ld.so.conf.d/00-world.conf", "ldconfig -X", f"cd {out}")[:-2]
         try:
             self.go(*before, "true", preload=None)
         except AssertionError:
@@ -234,10 +234,9 @@ class Sandbox(World):
 class Ranks(World):
     def test_four_on_one_gpu(self) -> None:
         """Each has a pool and a trace of its own."""
-        mpirun = need("mpirun")
-        if "Open MPI" not in subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout:
+        if "Open MPI" not in subprocess.run([mpirun(), "--version"], capture_output=True, text=True).stdout:
             self.skipTest("mpirun is not Open MPI's")
-        done = self.go(mpirun, "-n", "4", "--oversubscribe", "-x", f"LD_PRELOAD={LIB}", app("static"), CHURN, f"alloc:2:{5 * MIB}",
+        done = self.go(mpirun(), "-n", "4", "--oversubscribe", "-x", f"LD_PRELOAD={LIB}", app("static"), CHURN, f"alloc:2:{5 * MIB}",
                        preload=None, SIMGPU_DEVICES="1", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                        OMPI_MCA_plm_rsh_agent="")
         traces = done.traces()
