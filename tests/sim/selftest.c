@@ -11,10 +11,8 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 int failures, checks;
 struct driver drv;
@@ -169,13 +167,10 @@ int main(int argc, char **argv)
     drv.get_proc = (__typeof__(drv.get_proc))dlsym(drv.lib, "cuGetProcAddress_v2");
     drv.ctx_record = (__typeof__(drv.ctx_record))dlsym(drv.lib, "cuCtxRecordEvent");
     drv.ctx_wait = (__typeof__(drv.ctx_wait))dlsym(drv.lib, "cuCtxWaitEvent");
-    if (argc == 4 && strcmp(argv[1], "import-shared") == 0)
-        return selftest_import_shared(atoi(argv[2]), atoi(argv[3]));
     if (argc == 3 && strcmp(argv[1], "part") == 0)
         return selftest_part(argv[2]);
     OK(cudaFree(NULL)); /* for a context */
     test_resolver();
-    test_shared_memory();
     test_env();
     test_batch();
     test_retain_beside_reset();

@@ -52,8 +52,6 @@ struct driver {
 extern struct driver drv;
 
 void test_env(void);
-void test_shared_memory(void);
-int selftest_import_shared(int in, int out);
 int selftest_part(const char *part);
 
 #endif
