@@ -378,43 +378,21 @@ static void use_during(struct env *env, enum fake_kind kind, struct call *call, 
     call_go(env, kind, call);
 }
 
-POOL_CASE(test_lock_during_backend_alloc_is_free)
+POOL_CASE(test_lock_during_calls_is_free)
 {
-    use_during(env, FAKE_ALLOC, &(struct call){.pool = env->pool, .size = 8 * MIB}, call_alloc);
-}
+    static const enum fake_kind of_alloc[] = {FAKE_ALLOC, FAKE_SEGMENT_ALLOC};
+    static const enum fake_kind of_trim[] = {FAKE_FREE, FAKE_SEGMENT_FREE, FAKE_TRIM};
 
-POOL_CASE(test_lock_during_segment_alloc_is_free)
-{
-    use_during(env, FAKE_SEGMENT_ALLOC, &(struct call){.pool = env->pool, .size = 8 * MIB}, call_alloc);
-}
-
-POOL_CASE(test_lock_during_order_is_free)
-{
+    for (size_t i = 0; i < 2; i++)
+        use_during(env, of_alloc[i], &(struct call){.pool = env->pool, .size = 8 * MIB}, call_alloc);
     use_during(env, FAKE_ORDER, &(struct call){.addr = alloc(env->pool, 8 * MIB)}, call_free);
-}
+    for (size_t i = 0; i < 3; i++) {
+        struct call call = {.pool = env->pool, .why = "test"};
 
-static void lock_during_trim(struct env *env, enum fake_kind kind)
-{
-    struct call call = {.pool = env->pool, .why = "test"};
-
-    release(alloc(env->pool, 8 * MIB));
-    use_during(env, kind, &call, call_trim);
-    assert_int_equal(call.released, 8 * MIB);
-}
-
-POOL_CASE(test_lock_during_backend_free_is_free)
-{
-    lock_during_trim(env, FAKE_FREE);
-}
-
-POOL_CASE(test_lock_during_segment_free_is_free)
-{
-    lock_during_trim(env, FAKE_SEGMENT_FREE);
-}
-
-POOL_CASE(test_lock_during_trim_event_is_free)
-{
-    lock_during_trim(env, FAKE_TRIM);
+        release(alloc(env->pool, 8 * MIB));
+        use_during(env, of_trim[i], &call, call_trim);
+        assert_int_equal(call.released, 8 * MIB);
+    }
 }
 
 /* --- what others see of a segment that is coming or going */
