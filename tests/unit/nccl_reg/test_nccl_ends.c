@@ -326,3 +326,20 @@ CASE(unknown)
     comm_end(0);
     assert_int_equal(nccl_reg_comm_remove(reg, comm, true), -ENOENT);
 }
+
+/* Another device's communicators may be in a call. */
+CASE(lost_beside_others)
+{
+    pthread_t thread;
+
+    segment(0, 0);
+    segment(1, 1);
+    comm_new(0, 0, false);
+    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
+    assert_int_equal(pthread_create(&thread, NULL, op_thread, NULL), 0);
+    wait_until_stuck();
+    nccl_reg_segment_lost(reg, AT(1), NULL);
+    assert_int_equal(stats().segments, 1);
+    atomic_store(&nccl_fake.stuck, false);
+    pthread_join(thread, NULL);
+}
