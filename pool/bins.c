@@ -6,11 +6,14 @@
  */
 #include "bins.h"
 
-/* An idle segment is broken only for requests of at least a BREAK_RATIO-th of it. */
-#define BREAK_RATIO 8u
+/* An idle segment is broken only for requests of at least a BREAK_RATIO-th of it: for a smaller one nearly all of it
+ * would count as exposed, and leave no room for others. */
+#define BREAK_RATIO 5u
 
-/* The number of blocks of one bin that a search examines, unless it must miss none. */
-#define SCAN 8
+/* The number of blocks of one bin that a search examines, unless it must miss none: of large ones more, because a
+ * tighter fit is worth more. */
+#define SCAN       8
+#define SCAN_LARGE 16
 
 /* The first bin that is not empty, from bin on; BINS_COUNT: none. */
 static unsigned int bin_next(const struct bins *bins, unsigned int bin)
@@ -35,27 +38,28 @@ static bool starts_segment(const struct block *block)
 }
 
 /* May size bytes of block be handed out? The block is large enough and not in a shared segment. */
-static bool may_serve(const struct block *block, size_t size, size_t room, bool all)
+static bool may_serve(const struct block *block, size_t size, const struct packing_room *room, bool all)
 {
     const struct segment *segment = block->segment;
 
     if (segment->used)
-        return all || segment_exposes(segment, size) <= room;
+        return all || segment_fits(segment, size, room);
     if (size < POOL_SEGMENT_UNIT)
         return false;
     return block->size - size < POOL_SEGMENT_UNIT ||
-           (block->size / BREAK_RATIO <= size && segment_exposes(segment, size) <= room);
+           (block->size / BREAK_RATIO <= size && segment_fits(segment, size, room));
 }
 
 /* The best block in a bin: first close fits that start their segment (they can be exported by IPC), then the
  * tightest. */
-static struct block *bin_best(struct block *block, size_t size, size_t room, bool all)
+static struct block *bin_best(struct block *block, size_t size, const struct packing_room *room, bool all)
 {
     const bool shared = block->segment->shared; /* all blocks of these bins are, and any of them may be handed out */
+    const unsigned int most = shared ? SCAN : SCAN_LARGE;
     struct block *best = NULL;
     bool best_starts = false;
 
-    for (unsigned int n = 0; block && (n < SCAN || all); block = block->link, n++) {
+    for (unsigned int n = 0; block && (n < most || all); block = block->link, n++) {
         bool starts;
 
         if (block->size < size || (!shared && !may_serve(block, size, room, all)))
@@ -71,7 +75,7 @@ static struct block *bin_best(struct block *block, size_t size, size_t room, boo
     return best;
 }
 
-struct block *bins_find(const struct bins *bins, size_t size, size_t room, bool all)
+struct block *bins_find(const struct bins *bins, size_t size, const struct packing_room *room, bool all)
 {
     const unsigned int own = bin_of(size);
 

@@ -10,9 +10,10 @@
 #include "segment.h"
 
 /* A request of a new size counts as NEW_WEIGHT requests of sizes on the ghost list; readmission credit is given from
- * STREAK_MAX on. */
-#define NEW_WEIGHT 2u
-#define STREAK_MAX 64u
+ * STREAK_MAX on, and from STREAK_REPEATS on the program seems to repeat its steps. */
+#define NEW_WEIGHT     2u
+#define STREAK_MAX     64u
+#define STREAK_REPEATS 16u
 
 /* All small requests have one key: any of them may request a shared segment again. */
 static size_t ghost_key(size_t got_for)
@@ -46,6 +47,11 @@ void ghosts_update(struct ghosts *ghosts, size_t size, size_t got_for)
         ghosts->streak++;
     else
         ghosts->credit += size;
+}
+
+bool ghosts_repeat(const struct ghosts *ghosts)
+{
+    return ghosts->streak >= STREAK_REPEATS;
 }
 
 void ghosts_add(struct ghosts *ghosts, const struct segment *segment)

@@ -7,6 +7,7 @@
  */
 #ifndef CUPOOL_POOL_GHOSTS_H
 #define CUPOOL_POOL_GHOSTS_H
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,6 +30,8 @@ struct ghosts {
 
 /* The pool grows by size bytes for a request of got_for bytes. */
 void ghosts_update(struct ghosts *ghosts, size_t size, size_t got_for);
+/* True if the pool has grown for sizes on the ghost list so often that the program seems to repeat its steps. */
+bool ghosts_repeat(const struct ghosts *ghosts);
 /* An idle segment goes back. */
 void ghosts_add(struct ghosts *ghosts, const struct segment *segment);
 /* The pool has grown by a segment, and uses it now: if one for such a request went back, this one counts as idle since

@@ -130,7 +130,7 @@ static size_t idle_listed(const struct pool *pool, size_t count)
 
 int pool_check(struct pool *pool, char *buf, size_t len)
 {
-    size_t live = 0, held = 0, exposed = 0, withdrawn = 0, whole = 0;
+    size_t live = 0, held = 0, exposed = 0, wholly = 0, withdrawn = 0, whole = 0;
     const char *fault = NULL;
 
     locks_take(pool);
@@ -139,6 +139,7 @@ int pool_check(struct pool *pool, char *buf, size_t len)
         held += segment->size;
         withdrawn += segment->withdrawn && !segment->used ? segment->size : 0;
         exposed += segment->exposed;
+        wholly += segment_wholly(segment, segment->exposed);
         whole += !segment->withdrawn && is_free(segment->first) && !segment->first->next;
     }
     if (!fault && live != live_bytes(pool))
@@ -154,7 +155,7 @@ int pool_check(struct pool *pool, char *buf, size_t len)
         fault = "the list of idle segments is wrong";
     if (!fault && held != pool->stats.held && !pool->releasing)
         fault = "held bytes are wrong";
-    if (!fault && (withdrawn != pool->shown.withdrawn || exposed != pool->exposed))
+    if (!fault && (withdrawn != pool->shown.withdrawn || exposed != pool->exposed || wholly != pool->exposed_wholly))
         fault = "withdrawn or exposed bytes are wrong";
     locks_give(pool);
     if (!fault)

@@ -105,9 +105,10 @@ struct pool {
     /*
      * Segments of more than one block, one of them large, are packed until none of their blocks is handed out. The
      * smallest block that has been in a packed segment could be the only one left, and keep the rest of the segment
-     * from going back. exposed is the sum of these rests in bytes.
+     * from going back. exposed is the sum of these rests in bytes; exposed_wholly counts more of large segments, see
+     * segment_wholly.
      */
-    size_t exposed;
+    size_t exposed, exposed_wholly;
     size_t freed;            /* bytes of freed large blocks that left 1 MiB or more of their last 2 MiB unused */
     bool packs_never;        /* see pool_pack_never */
     ptrdiff_t handed;        /* bytes handed out to the program, without the counts still in the magazines */

@@ -95,17 +95,10 @@ static inline bool is_unused(const struct block *block)
     return state == BLOCK_FREE || state == BLOCK_CACHED;
 }
 
-/* A packed segment of more than this many bytes counts as if its smallest block were the smallest large one, because
- * such a one may come: when the driver refuses, a hole serves whatever fits. Smaller segments lose less. */
-#define EXPOSED_WHOLLY_FROM ((size_t)32 << 20)
-
 /* The bytes that a live block of size bytes, the smallest of its segment, keeps from going back. */
 static inline size_t segment_rest(const struct segment *segment, size_t size)
 {
-    const size_t native = native_size(size);
-
-    return segment->size -
-           (segment->size > EXPOSED_WHOLLY_FROM && native > POOL_SEGMENT_UNIT ? POOL_SEGMENT_UNIT : native);
+    return segment->size - native_size(size);
 }
 
 /* The bytes by which a block of size bytes would increase segment->exposed. */
@@ -114,6 +107,33 @@ static inline size_t segment_exposes(const struct segment *segment, size_t size)
     const size_t rest = segment_rest(segment, size);
 
     return rest > segment->exposed ? rest - segment->exposed : 0;
+}
+
+/* A packed segment of more than this many bytes counts, for the device, as if its smallest block were the smallest
+ * large one, because such a one may come: when the driver refuses, a hole serves whatever fits. Smaller segments lose
+ * less. */
+#define EXPOSED_WHOLLY_FROM ((size_t)32 << 20)
+
+/* The part of pool->exposed_wholly of a segment with so many exposed bytes. */
+static inline size_t segment_wholly(const struct segment *segment, size_t exposed)
+{
+    const size_t most = segment->size - POOL_SEGMENT_UNIT;
+
+    return exposed && exposed < most && segment->size > EXPOSED_WHOLLY_FROM ? most : exposed;
+}
+
+/* The room of packing: the bytes by which pool->exposed and pool->exposed_wholly may grow. */
+struct packing_room {
+    size_t bound, device;
+};
+
+/* Is there room for what a block of size bytes would expose? */
+static inline bool segment_fits(const struct segment *segment, size_t size, const struct packing_room *room)
+{
+    const size_t before = segment->exposed, more = segment_exposes(segment, size);
+
+    return more <= room->bound &&
+           segment_wholly(segment, before + more) - segment_wholly(segment, before) <= room->device;
 }
 
 #endif

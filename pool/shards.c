@@ -89,9 +89,9 @@ bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, s
      * misses. */
     if (size > CLOSE_MAX)
         coalesce(pool, cached_grab(magazine, LARGE_SETS, HASH_SETS, magazine, /* all: */ false));
-    block = bins_find(&magazine->bins, size, 0, /* all: */ false);
+    block = bins_find(&magazine->bins, size, NULL, /* all: */ false);
     if (!block && size <= CLOSE_MAX && coalesce_larger(pool, magazine, size))
-        block = bins_find(&magazine->bins, size, 0, /* all: */ false);
+        block = bins_find(&magazine->bins, size, NULL, /* all: */ false);
     if (block_take_found(pool, block, size, requested, ret_addr))
         return false;
     count_up(&magazine->carved);
@@ -102,16 +102,16 @@ bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, s
 static struct block *find(struct pool *pool, const struct magazine *own, size_t size, bool all)
 {
     const unsigned int count = magazine_count(pool), index = (unsigned int)(own - pool->magazines);
-    struct block *block = bins_find(&own->bins, size, 0, all);
+    struct block *block = bins_find(&own->bins, size, NULL, all);
 
     for (unsigned int i = 1; i < count && !block; i++) {
         const struct magazine *magazine = &pool->magazines[(index + i) % count];
 
         if (size_value(&magazine->books.idle))
-            block = bins_find(&magazine->bins, LARGE_MIN - POOL_GRANULE, 0, all);
+            block = bins_find(&magazine->bins, LARGE_MIN - POOL_GRANULE, NULL, all);
     }
     for (unsigned int i = 1; i < count && !block; i++)
-        block = bins_find(&pool->magazines[(index + i) % count].bins, size, 0, all);
+        block = bins_find(&pool->magazines[(index + i) % count].bins, size, NULL, all);
     return block;
 }
 

@@ -74,6 +74,7 @@ void block_unbin(struct pool *pool, struct block *block)
 static void exposed_set(struct pool *pool, struct segment *segment, size_t exposed)
 {
     pool->exposed += exposed - segment->exposed;
+    pool->exposed_wholly += segment_wholly(segment, exposed) - segment_wholly(segment, segment->exposed);
     segment->exposed = exposed;
 }
 

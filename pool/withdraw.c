@@ -22,6 +22,7 @@ void segment_withdraw(struct pool *pool, struct segment *segment)
         if (is_free(block))
             block_unbin(pool, block);
     pool->exposed -= segment->exposed;
+    pool->exposed_wholly -= segment_wholly(segment, segment->exposed);
     segment->exposed = 0;
     if (!segment->used)
         pool->shown.withdrawn += segment->size;

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "heap.h"
 #include "pool.h"
@@ -13,6 +14,12 @@
 /* Every device has addresses of its own, of which space_span() takes four times its capacity. */
 #define SPAN ((uint64_t)1 << 41)
 
+/* Memory on its way back: it arrives when the device has come to this request or free. */
+struct leaving {
+    uint64_t addr, at;
+    size_t size;
+};
+
 struct device {
     struct settings settings;
     struct space space;
@@ -20,6 +27,9 @@ struct device {
     struct heap *heap;        /* the model; for the pool, the driver that serves what it refuses */
     struct pool_stats before; /* of pools that are gone */
     struct pool_config config;
+    uint64_t now, done, last_free; /* requests and frees: so far; that the device has come to; the last free */
+    struct leaving *leaving;       /* in the order in which they arrive */
+    size_t leaving_count, leaving_room, arriving;
 };
 
 size_t device_capacity_max(void)
@@ -35,10 +45,70 @@ static int backend_alloc(void *arg, unsigned int kind, size_t size, uint64_t *re
     return space_take(&((struct device *)arg)->space, size, ret_addr);
 }
 
+/* The device has come to `done`. */
+static void arrive(struct device *device, uint64_t done)
+{
+    size_t count = 0;
+
+    device->done = done > device->done ? done : device->done;
+    for (; count < device->leaving_count && device->leaving[count].at <= device->done; count++) {
+        space_give(&device->space, device->leaving[count].addr, device->leaving[count].size);
+        device->arriving -= device->leaving[count].size;
+    }
+    device->leaving_count -= count;
+    if (count)
+        memmove(device->leaving, device->leaving + count, device->leaving_count * sizeof(*device->leaving));
+}
+
+/* The program makes a request or a free. */
+static void go_on(struct device *device)
+{
+    device->now++;
+    if (device->now > device->settings.lag)
+        arrive(device, device->now - device->settings.lag);
+}
+
+static bool leaving_reserve(struct device *device)
+{
+    const size_t room = 2 * device->leaving_room + 64;
+    struct leaving *more;
+
+    if (device->leaving_count < device->leaving_room)
+        return true;
+    more = realloc(device->leaving, room * sizeof(*more));
+    if (!more)
+        return false;
+    device->leaving = more;
+    device->leaving_room = room;
+    return true;
+}
+
 static void backend_free(void *arg, unsigned int kind, uint64_t addr, size_t size)
 {
+    struct device *device = arg;
+
     (void)kind;
-    space_give(&((struct device *)arg)->space, addr, size);
+    if (device->last_free <= device->done || !leaving_reserve(device)) {
+        space_give(&device->space, addr, size);
+        return;
+    }
+    device->leaving[device->leaving_count++] = (struct leaving){.addr = addr, .at = device->last_free, .size = size};
+    device->arriving += size;
+}
+
+static bool backend_collected(void *arg, size_t *ret_arriving)
+{
+    const struct device *device = arg;
+
+    *ret_arriving = device->arriving;
+    return !device->arriving;
+}
+
+static void backend_reclaim(void *arg)
+{
+    struct device *device = arg;
+
+    arrive(device, device->last_free);
 }
 
 static bool backend_scarce(void *arg)
@@ -67,7 +137,11 @@ static void observe_segment_lost(void *arg, unsigned int kind, uint64_t addr, si
     space_give(&((struct device *)arg)->space, addr, size);
 }
 
-static const struct pool_backend_ops backend = {.alloc = backend_alloc, .free = backend_free, .scarce = backend_scarce};
+static const struct pool_backend_ops backend = {.alloc = backend_alloc,
+                                                .free = backend_free,
+                                                .collected = backend_collected,
+                                                .reclaim = backend_reclaim,
+                                                .scarce = backend_scarce};
 static const struct pool_order_ops order = {.order = order_order, .frozen = order_frozen};
 static const struct pool_observer_ops observer = {.segment_lost = observe_segment_lost};
 
@@ -113,11 +187,13 @@ void device_delete(struct device *device)
     if (device->heap)
         heap_delete(device->heap);
     space_fini(&device->space);
+    free(device->leaving);
     free(device);
 }
 
 enum place device_alloc(struct device *device, size_t size, uint64_t *ret_block)
 {
+    go_on(device);
     if (device->pool && pool_alloc(device->pool, size, ret_block) == 0)
         return PLACE_ALLOCATOR;
     if (heap_alloc(device->heap, size, ret_block))
@@ -127,6 +203,8 @@ enum place device_alloc(struct device *device, size_t size, uint64_t *ret_block)
 
 void device_free(struct device *device, enum place place, uint64_t block)
 {
+    go_on(device);
+    device->last_free = device->now;
     if (device->pool && place == PLACE_ALLOCATOR)
         pool_free(block);
     else if (place != PLACE_NOWHERE)
@@ -145,6 +223,7 @@ void device_reset(struct device *device)
     uint64_t peak_live, peak_held;
 
     heap_reset(device->heap);
+    arrive(device, device->now);
     if (!device->pool)
         return;
     pool_stats_get(device->pool, &stats);
@@ -154,6 +233,7 @@ void device_reset(struct device *device)
     device->before.misses += stats.misses;
     device->before.failed += stats.failed;
     device->before.oom += stats.oom;
+    device->before.bound += stats.bound;
     device->before.segments_alloc += stats.segments_alloc;
     device->before.segments_free = device->before.segments_alloc;
     device->before.peak_live = peak_live;
@@ -188,6 +268,7 @@ struct device_result device_result_get(struct device *device)
         .misses = before->misses + pool.misses,
         .bypassed = before->failed + pool.failed,
         .oom = before->oom + pool.oom,
+        .bound = before->bound + pool.bound,
         .segments_alloc = before->segments_alloc + pool.segments_alloc,
         .segments_free = before->segments_free + pool.segments_free,
         .live = pool.live,

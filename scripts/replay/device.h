@@ -5,7 +5,8 @@
  * It does to one device as a process would. The pool is configured as shim/context/lifetime.c does; what it
  * refuses goes to the driver, as in shim/serve/serve.c. Not here: several contexts, captures, other processes,
  * time that driver calls or the program's own work take: with CUPOOL_FREE=relaxed what was launched is never over when
- * a request asks.
+ * a request asks. Where the device lags, memory that the pool gives back arrives when the device has come to the last
+ * free before that.
  *
  * Threads: one; the pool's locks are taken all the same.
  */
@@ -35,13 +36,14 @@ struct settings {
     size_t break_max; /* SIZE_MAX: the library's part of the capacity */
     uint64_t decay;   /* CUPOOL_DECAY, seconds, or DECAY_OFF */
     uint64_t slack;   /* CUPOOL_SLACK, percent, with CUPOOL_FREE=relaxed; SLACK_OFF: with another policy */
+    uint64_t lag;     /* the device is so many requests and frees behind the program */
 };
 
 /* Where a block is: DIRECT are those that the pool refused and the driver served. */
 enum place { PLACE_ALLOCATOR, PLACE_DIRECT, PLACE_NOWHERE };
 
 struct device_result {
-    uint64_t hits, misses, bypassed, oom, segments_alloc, segments_free;
+    uint64_t hits, misses, bypassed, oom, bound, segments_alloc, segments_free;
     /* Bytes: of blocks, of segments, of everything that was taken from the device. */
     uint64_t live, peak_live, held, peak_held, peak_used;
 };

@@ -19,48 +19,12 @@
 #include "device.h"
 #include "ids.h"
 #include "random.h"
+#include "usage.h"
 
 #define NS         1000000000ull
 #define CAPACITY   ((size_t)80 << 30)
 #define NUMBERS    4
 #define TICKS_MANY 64 /* after so many in a row without a request nothing is left to give back */
-
-static const char usage[] =
-    "usage: cupool-replay [OPTION]... <REQUESTS\n"
-    "       cupool-replay --random N [OPTION]...\n"
-    "\n"
-    "Runs requests for device memory through the allocator of libcupool.so, without a GPU, and prints what that "
-    "takes.\n"
-    "\n"
-    "  --model NAME       what serves them: cupool, the default; pytorch, a model of PyTorch's caching allocator;\n"
-    "                     driver, a model of cudaMalloc itself. The models follow documented rules, they are not\n"
-    "                     the real thing\n"
-    "  --capacity SIZE    memory of each device (default 80G)\n"
-    "  --limit SIZE       as CUPOOL_LIMIT\n"
-    "  --decay SECONDS    as CUPOOL_DECAY, or off (default 10); needs times in the input\n"
-    "  --slack PERCENT    as CUPOOL_SLACK, with CUPOOL_FREE=relaxed; the device never catches up with the program\n"
-    "  --break-max SIZE   most memory that packed segments may keep from going back on an empty device (default: a\n"
-    "                     16th of the capacity)\n"
-    "\n"
-    "  --random N         make up N requests: 73 % of the steps allocate, the others free\n"
-    "  --min SIZE         the smallest request that is made up (default 256)\n"
-    "  --max SIZE         the largest one (default 64M)\n"
-    "  --live SIZE        most bytes live at a time (default: 3/4 of the capacity)\n"
-    "  --seed N           of the random numbers (default 1)\n"
-    "  --uniform          sizes are distributed uniformly; else their logarithms are\n"
-    "  --print            print the requests in the format of the input, and run nothing\n"
-    "\n"
-    "  --help             print this help\n"
-    "  --version          print the version\n"
-    "\n"
-    "SIZE is bytes, or with K, M, G or T. The input has one of these in each line; numbers are decimal or 0x..., NS\n"
-    "is nanoseconds:\n"
-    "\n"
-    "  a ID SIZE [DEVICE [NS]]  a request for SIZE bytes, which is called ID\n"
-    "  f ID [NS]                it is freed\n"
-    "  r DEVICE [NS]            the device's context is gone, with all in it\n"
-    "  t NS                     time passes\n"
-    "  # ...                    nothing\n";
 
 struct count {
     uint64_t requests, frees, refused;
@@ -297,10 +261,11 @@ static bool device_print(unsigned int number)
            ",\"waste\":%.4f,",
            number, count->requests, count->frees, count->refused, count->peak_live, r.peak_live, r.peak_held,
            r.peak_used, count->peak_live ? (double)r.peak_used / (double)count->peak_live : 0);
-    printf("\"hits\":%" PRIu64 ",\"misses\":%" PRIu64 ",\"bypassed\":%" PRIu64 ",\"oom\":%" PRIu64
+    printf("\"hits\":%" PRIu64 ",\"misses\":%" PRIu64 ",\"bypassed\":%" PRIu64 ",\"oom\":%" PRIu64 ",\"bound\":%" PRIu64
            ",\"segments_alloc\":%" PRIu64 ",\"segments_free\":%" PRIu64 ",\"live_requested\":%zu,\"live\":%" PRIu64
            ",\"held\":%" PRIu64 "}",
-           r.hits, r.misses, r.bypassed, r.oom, r.segments_alloc, r.segments_free, count->live, r.live, r.held);
+           r.hits, r.misses, r.bypassed, r.oom, r.bound, r.segments_alloc, r.segments_free, count->live, r.live,
+           r.held);
     return device_check(device);
 }
 
@@ -380,14 +345,23 @@ static enum allocator model_option(const char *text)
 static void options_read(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},     {"capacity", required_argument, NULL, 'c'},
-        {"limit", required_argument, NULL, 'l'},     {"decay", required_argument, NULL, 'd'},
-        {"slack", required_argument, NULL, 'k'},     {"random", required_argument, NULL, 'r'},
-        {"break-max", required_argument, NULL, 'b'}, {"min", required_argument, NULL, 'n'},
-        {"max", required_argument, NULL, 'x'},       {"live", required_argument, NULL, 'v'},
-        {"seed", required_argument, NULL, 's'},      {"uniform", no_argument, NULL, 'u'},
-        {"print", no_argument, NULL, 'p'},           {"help", no_argument, NULL, 'h'},
-        {"version", no_argument, NULL, 'V'},         {NULL, 0, NULL, 0},
+        {"model", required_argument, NULL, 'm'},
+        {"capacity", required_argument, NULL, 'c'},
+        {"limit", required_argument, NULL, 'l'},
+        {"decay", required_argument, NULL, 'd'},
+        {"slack", required_argument, NULL, 'k'},
+        {"random", required_argument, NULL, 'r'},
+        {"break-max", required_argument, NULL, 'b'},
+        {"min", required_argument, NULL, 'n'},
+        {"max", required_argument, NULL, 'x'},
+        {"live", required_argument, NULL, 'v'},
+        {"seed", required_argument, NULL, 's'},
+        {"uniform", no_argument, NULL, 'u'},
+        {"print", no_argument, NULL, 'p'},
+        {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'V'},
+        {"lag", required_argument, NULL, 'g'},
+        {NULL, 0, NULL, 0},
     };
     struct settings *s = &replay.settings;
     struct mix *mix = &replay.mix;
@@ -418,6 +392,9 @@ static void options_read(int argc, char **argv)
             break;
         case 'b':
             s->break_max = size_option(name, optarg);
+            break;
+        case 'g':
+            s->lag = count_option(name, optarg);
             break;
         case 'r':
             mix->requests = count_option(name, optarg);

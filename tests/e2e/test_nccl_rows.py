@@ -85,3 +85,4 @@ class Rows(Case):
 
     def test_groups_and_memory(self) -> None:
         self.rows("rest")
+        self.rows("pool")

@@ -106,6 +106,16 @@ class Program(unittest.TestCase):
         self.expect(one(many, "--slack", "4"), misses=85, hits=3)
         self.expect(one("".join(f"a {i} {17 * MIB}\nf {i}\n" for i in range(8)), "--slack", "10"), misses=1, hits=7)
 
+    def test_lag(self) -> None:
+        """Where the device is behind, what goes back arrives later, and is waited for at the bound."""
+        phases = [[(100 * phase + i, (10 + 6 * phase) * MIB) for i in range(60)] for phase in range(4)]
+        lines = "".join("".join(f"a {i} {size}\n" for i, size in phase) + "".join(f"f {i}\n" for i, _ in phase) for phase in phases)
+        prompt, behind, ends = one(lines), one(lines, "--lag", "1000"), one(lines, "--lag", "1")
+        self.expect(prompt, bound=0)
+        self.expect(ends, bound=0, peak_used=prompt["peak_used"], segments_free=prompt["segments_free"])
+        self.assertGreater(behind["bound"], 0)
+        self.assertLessEqual(behind["peak_used"], 60 * 28 * MIB * 11 // 10 + 64 * MIB)
+
     def test_devices_and_reset(self) -> None:
         lines = f"a 1 {4 * MIB} 0\na 2 {6 * MIB} 3\na 3 600 3\nr 3\nf 2\nf 3\na 4 {2 * MIB} 3\n"
         for model in ("cupool", "pytorch", "driver"):

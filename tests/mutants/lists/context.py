@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("a thread without host memory looks for contexts for ever", ["shim_pins"], [
+        ("if (!pins_possible() || is_left_out(context))", "if (is_left_out(context))")]),
     Mutant("addresses of a context that has gone cannot be freed by others", ["shim_ending"], [
         ("int rc = -ENOENT; /* the context is gone", "int rc = -EINVAL; /* the context is gone")]),
     Mutant("a wait for all contexts fails where one ends meanwhile", ["shim_waits"], [

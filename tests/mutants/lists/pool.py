@@ -208,7 +208,7 @@ MUTANTS = [
     Mutant("all segments are the first magazine's", ["shards"], [
         ("segment->shared ? magazine_own(pool) : NULL;", "segment->shared ? pool->magazines : NULL;"),]),
     Mutant("what is free in others' segments is overlooked", ["shards"], [
-        ("block = bins_find(&pool->magazines[(index + i) % count].bins, size, 0, all);", "block = NULL;")]),
+        ("block = bins_find(&pool->magazines[(index + i) % count].bins, size, NULL, all);", "block = NULL;")]),
     Mutant("segments stay with whose they were", ["shards"], [
         ("return segment->size - segment->used >= segment->size / MOVE_PART;", "return !segment;")]),
     Mutant("a segment changes its owner for next to nothing", ["shards"], [
@@ -269,12 +269,17 @@ MUTANTS = [
         ("#define SHARED_SKIP ((size_t)POOL_GRANULE)", "#define SHARED_SKIP ((size_t)0)")]),
     Mutant("a block is handed out that is too small", ["bins", "pool"], [
         ("if (block->size < size || (!shared", "if ((!shared")]),
-    Mutant("a large segment counts only for the blocks that it has", ["break"], [
-        ("(segment->size > EXPOSED_WHOLLY_FROM && native > POOL_SEGMENT_UNIT ? POOL_SEGMENT_UNIT : native);", "native;")]),
+    Mutant("a large segment counts only for the blocks that it has", ["break", "bins"], [
+        ("return exposed && exposed < most && segment->size > EXPOSED_WHOLLY_FROM ? most : exposed;", "(void)most; return exposed;")]),
+    Mutant("a large segment counts wholly towards the bound", ["bins"], [
+        ("const size_t before = segment->exposed, more = segment_exposes(segment, size);",
+         "const size_t before = segment->exposed, more = segment_wholly(segment, before + segment_exposes(segment, size)) - segment_wholly(segment, before);")]),
+    Mutant("packed segments that are withdrawn count on the device", ["withdraw"], [
+        ("pool->exposed_wholly -= segment_wholly(segment, segment->exposed);", "")]),
     Mutant("segments are broken without a budget", ["break"], [
-        ("(block->size / BREAK_RATIO <= size && segment_exposes(segment, size) <= room)", "block->size / BREAK_RATIO <= size")]),
+        ("(block->size / BREAK_RATIO <= size && segment_fits(segment, size, room))", "block->size / BREAK_RATIO <= size")]),
     Mutant("holes of packed segments are handed out without a budget", ["break"], [
-        ("return all || segment_exposes(segment, size) <= room;", "return true;")]),
+        ("return all || segment_fits(segment, size, room);", "return true;")]),
     Mutant("the smallest of several goes", ["excess", "policy"], [
         ("(time_to_use(pool, segment) + 1) * (segment->size / POOL_SEGMENT_UNIT);", "time_to_use(pool, segment) + 1;")]),
     Mutant("the segment idle longest goes", ["excess", "policy"], [
@@ -284,7 +289,7 @@ MUTANTS = [
     Mutant("the times of one size are those of another", ["policy"], [
         ("if (ghosts->entries[i].got_for == key) segment->listed", "segment->listed")]),
     Mutant("packing has no bound", ["bound"], [
-        ("max = max < bound ? max : bound;", "")]),
+        ("return more <= room->bound && ", "return ")]),
     Mutant("the bound has no margin for small blocks", ["bound"], [
         ("return (native / BOUND_PART + pool->config.bound_min) / 16 * 15;", "return native / BOUND_PART + pool->config.bound_min + ((size_t)4 << 20);")]),
     Mutant("the largest block is what a packed segment keeps", ["break"], [
@@ -292,13 +297,17 @@ MUTANTS = [
     Mutant("a block that was the smallest of its segment still exposes it", ["break"], [
         ("if (segment->exposed) exposed_lessen(pool, segment);", "")]),
     Mutant("large blocks take all of what may be exposed", ["pairs", "break"], [
-        ("max -= size > PACK_SMALLEST ? max / 4 : 0;", "")]),
+        ("max -= is_small ? 0 : max / 4;", "")]),
+    Mutant("a program that repeats its steps has less room near the bound", ["bound"], [
+        ("bound -= is_small || ghosts_repeat(&pool->ghosts) ? 0 : bound / 4;", "bound -= is_small ? 0 : bound / 4;")]),
+    Mutant("any program may use all of the room near the bound", ["snapshot"], [
+        ("bound -= is_small || ghosts_repeat(&pool->ghosts) ? 0 : bound / 4;", "")]),
     Mutant("blocks that leave little share a segment", ["pairs"], [
         ("native_size(size) - size >= PACK_LEAVES", "native_size(size) > size")]),
     Mutant("a program that frees nothing has its blocks packed", ["pairs"], [
-        ("pool->freed < PACK_FREED ||", "")]),
+        ("|| pool->freed < PACK_FREED)", ")")]),
     Mutant("a program that exports its blocks has them packed", ["pairs"], [
-        ("max = pool->packs_never ? 0 : max;", "")]),
+        ("if (pool->packs_never) return (struct packing_room){0, 0};", "")]),
     Mutant("the second of two blocks lies beside the first", ["pairs"], [
         ("const bool at_end = segment->exposed && block->prev && !block->next && block->size > size;", "const bool at_end = false;")]),
     Mutant("a segment for two is asked for again where it was refused", ["pairs"], [

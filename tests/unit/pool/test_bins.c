@@ -18,6 +18,14 @@ static int setup(void **state)
     return 0;
 }
 
+/* With as much room for the device as for the bound. */
+static struct block *find(const struct bins *in, size_t size, size_t room, bool all)
+{
+    const struct packing_room both = {.bound = room, .device = room};
+
+    return bins_find(in, size, &both, all);
+}
+
 static struct block block_of(size_t size)
 {
     return (struct block){.size = size, .segment = &busy};
@@ -31,9 +39,9 @@ static void forget(void)
 
 CASE_WITH(test_find_in_empty_bins_returns_null, setup, NULL)
 {
-    assert_null(bins_find(&bins, G, ANY, true));
-    assert_null(bins_find(&bins, (size_t)1 << 47, ANY, false));
-    assert_null(bins_find(&bins, ((size_t)1 << 48) - G, ANY, true)); /* of the last bin: there is no next one */
+    assert_null(find(&bins, G, ANY, true));
+    assert_null(find(&bins, (size_t)1 << 47, ANY, false));
+    assert_null(find(&bins, ((size_t)1 << 48) - G, ANY, true)); /* of the last bin: there is no next one */
 }
 
 CASE_WITH(test_find_of_any_size_finds_block_of_that_size, setup, NULL)
@@ -47,11 +55,11 @@ CASE_WITH(test_find_of_any_size_finds_block_of_that_size, setup, NULL)
             if ((ptrdiff_t)size <= 0)
                 continue;
             bins_insert(&bins, &block);
-            assert_ptr_equal(bins_find(&bins, size, ANY, true), &block);
-            assert_ptr_equal(bins_find(&bins, G, ANY, true), &block);
-            assert_null(bins_find(&bins, size + G, ANY, true));
+            assert_ptr_equal(find(&bins, size, ANY, true), &block);
+            assert_ptr_equal(find(&bins, G, ANY, true), &block);
+            assert_null(find(&bins, size + G, ANY, true));
             bins_remove(&bins, &block);
-            assert_null(bins_find(&bins, G, ANY, true));
+            assert_null(find(&bins, G, ANY, true));
         }
     }
     forget();
@@ -66,8 +74,8 @@ CASE_WITH(test_find_among_sizes_returns_tightest, setup, NULL)
         bins_insert(&bins, &blocks[i]);
     }
     for (size_t want = 1; want <= 200; want++)
-        assert_int_equal(bins_find(&bins, want * 16 * G, ANY, true)->size, want * 16 * G);
-    assert_null(bins_find(&bins, 201 * 16 * G, ANY, true));
+        assert_int_equal(find(&bins, want * 16 * G, ANY, true)->size, want * 16 * G);
+    assert_null(find(&bins, 201 * 16 * G, ANY, true));
     forget();
 }
 
@@ -81,28 +89,28 @@ CASE_WITH(test_remove_of_head_middle_and_tail_leaves_others, setup, NULL)
         for (int j = 0; j < 3; j++)
             bins_insert(&bins, &blocks[j]);
         for (int j = 0; j < 3; j++) {
-            struct block *found = bins_find(&bins, 4 * G, ANY, true);
+            struct block *found = find(&bins, 4 * G, ANY, true);
 
             assert_non_null(found);
             for (int k = 0; k < j; k++)
                 assert_ptr_not_equal(found, &blocks[orders[i][k]]);
             bins_remove(&bins, &blocks[orders[i][j]]);
         }
-        assert_null(bins_find(&bins, G, ANY, true));
+        assert_null(find(&bins, G, ANY, true));
     }
     forget();
 }
 
-CASE_WITH(test_find_breaks_idle_segment_for_an_eighth_of_it, setup, NULL)
+CASE_WITH(test_find_breaks_idle_segment_for_a_fifth_of_it, setup, NULL)
 {
-    struct segment idle = {.addr = 0, .size = 64 * MIB};
-    struct block block = {.size = 64 * MIB, .segment = &idle};
+    struct segment idle = {.addr = 0, .size = 40 * MIB};
+    struct block block = {.size = 40 * MIB, .segment = &idle};
 
     bins_insert(&bins, &block);
-    assert_null(bins_find(&bins, 8 * MIB - G, ANY, false));
-    assert_ptr_equal(bins_find(&bins, 8 * MIB, ANY, false), &block);
+    assert_null(find(&bins, 8 * MIB - G, ANY, false));
+    assert_ptr_equal(find(&bins, 8 * MIB, ANY, false), &block);
     idle.used = G; /* something is handed out: no reason to spare it */
-    assert_ptr_equal(bins_find(&bins, 2 * MIB, ANY, false), &block);
+    assert_ptr_equal(find(&bins, 2 * MIB, ANY, false), &block);
     forget();
 }
 
@@ -112,8 +120,8 @@ CASE_WITH(test_find_in_idle_segment_is_for_large_requests, setup, NULL)
     struct block block = {.size = 2 * MIB, .segment = &idle};
 
     bins_insert(&bins, &block);
-    assert_ptr_equal(bins_find(&bins, 2 * MIB, ANY, true), &block);
-    assert_null(bins_find(&bins, 2 * MIB - G, ANY, true)); /* it had better go back */
+    assert_ptr_equal(find(&bins, 2 * MIB, ANY, true), &block);
+    assert_null(find(&bins, 2 * MIB - G, ANY, true)); /* it had better go back */
     forget();
 }
 
@@ -123,12 +131,35 @@ CASE_WITH(test_find_in_idle_segment_respects_room, setup, NULL)
     struct block block = {.size = 14 * MIB, .segment = &idle};
 
     bins_insert(&bins, &block);
-    assert_null(bins_find(&bins, 8 * MIB, 0, false));
-    assert_null(bins_find(&bins, 8 * MIB, 6 * MIB - 1, false));
-    assert_ptr_equal(bins_find(&bins, 8 * MIB, 6 * MIB, false), &block);
-    assert_null(bins_find(&bins, 12 * MIB, 0, true));
-    assert_null(bins_find(&bins, 6 * MIB, 8 * MIB - 1, false));
-    assert_ptr_equal(bins_find(&bins, 6 * MIB, 8 * MIB, false), &block);
+    assert_null(find(&bins, 8 * MIB, 0, false));
+    assert_null(find(&bins, 8 * MIB, 6 * MIB - 1, false));
+    assert_ptr_equal(find(&bins, 8 * MIB, 6 * MIB, false), &block);
+    assert_null(find(&bins, 12 * MIB, 0, true));
+    assert_null(find(&bins, 6 * MIB, 8 * MIB - 1, false));
+    assert_ptr_equal(find(&bins, 6 * MIB, 8 * MIB, false), &block);
+    forget();
+}
+
+/* A large one counts wholly on the device, but for the smallest large block, and exactly towards the bound. */
+CASE_WITH(test_find_in_large_segment_respects_both_rooms, setup, NULL)
+{
+    struct segment large = {.addr = 0, .size = 36 * MIB};
+    struct block block = {.size = 36 * MIB, .segment = &large};
+    struct packing_room room = {.bound = 12 * MIB, .device = 34 * MIB};
+
+    bins_insert(&bins, &block);
+    assert_ptr_equal(bins_find(&bins, 24 * MIB, &room, false), &block);
+    room.device--;
+    assert_null(bins_find(&bins, 24 * MIB, &room, false));
+    room = (struct packing_room){.bound = 12 * MIB - 1, .device = 34 * MIB};
+    assert_null(bins_find(&bins, 24 * MIB, &room, false));
+    large.used = 24 * MIB; /* packed: no more on the device, but towards the bound */
+    large.exposed = 12 * MIB;
+    room = (struct packing_room){.bound = 6 * MIB, .device = 0};
+    assert_ptr_equal(bins_find(&bins, 18 * MIB, &room, false), &block);
+    assert_null(bins_find(&bins, 16 * MIB, &room, false));
+    room = (struct packing_room){.bound = 34 * MIB, .device = 0};
+    assert_ptr_equal(bins_find(&bins, MIB, &room, false), NULL);
     forget();
 }
 
@@ -138,11 +169,11 @@ CASE_WITH(test_find_in_packed_segment_respects_room, setup, NULL)
     struct block block = {.addr = 8 * MIB, .size = 8 * MIB, .segment = &packed};
 
     bins_insert(&bins, &block);
-    assert_ptr_equal(bins_find(&bins, 8 * MIB, 0, false), &block);
-    assert_ptr_equal(bins_find(&bins, 6 * MIB + G, 0, false), &block);
-    assert_null(bins_find(&bins, 6 * MIB, 2 * MIB - 1, false));
-    assert_ptr_equal(bins_find(&bins, 6 * MIB, 2 * MIB, false), &block);
-    assert_ptr_equal(bins_find(&bins, G, 0, true), &block); /* in need, whatever that exposes */
+    assert_ptr_equal(find(&bins, 8 * MIB, 0, false), &block);
+    assert_ptr_equal(find(&bins, 6 * MIB + G, 0, false), &block);
+    assert_null(find(&bins, 6 * MIB, 2 * MIB - 1, false));
+    assert_ptr_equal(find(&bins, 6 * MIB, 2 * MIB, false), &block);
+    assert_ptr_equal(find(&bins, G, 0, true), &block); /* in need, whatever that exposes */
     forget();
 }
 
@@ -152,11 +183,11 @@ CASE_WITH(test_find_less_than_unit_below_idle_segment_serves_whole, setup, NULL)
     struct block block = {.size = 16 * MIB, .segment = &idle};
 
     bins_insert(&bins, &block);
-    assert_ptr_equal(bins_find(&bins, 16 * MIB, 0, false), &block);
-    assert_ptr_equal(bins_find(&bins, 14 * MIB + G, 0, false), &block);
-    assert_ptr_equal(bins_find(&bins, 14 * MIB + G, 0, false), &block);
-    assert_null(bins_find(&bins, 14 * MIB, 0, false));
-    assert_null(bins_find(&bins, 16 * MIB + G, 0, true));
+    assert_ptr_equal(find(&bins, 16 * MIB, 0, false), &block);
+    assert_ptr_equal(find(&bins, 14 * MIB + G, 0, false), &block);
+    assert_ptr_equal(find(&bins, 14 * MIB + G, 0, false), &block);
+    assert_null(find(&bins, 14 * MIB, 0, false));
+    assert_null(find(&bins, 16 * MIB + G, 0, true));
     forget();
 }
 
@@ -171,8 +202,8 @@ CASE_WITH(test_find_of_all_looks_at_every_block, setup, NULL)
         blocks[i] = block_of(100 * G);
         bins_insert(&bins, &blocks[i]);
     }
-    assert_ptr_equal(bins_find(&bins, 102 * G, ANY, true), &blocks[0]);
-    assert_null(bins_find(&bins, 102 * G, ANY, false)); /* a search that is to be quick */
+    assert_ptr_equal(find(&bins, 102 * G, ANY, true), &blocks[0]);
+    assert_null(find(&bins, 102 * G, ANY, false)); /* a search that is to be quick */
 }
 
 CASE_WITH(test_find_prefers_segment_start_among_close_fits, setup, NULL)
@@ -183,9 +214,9 @@ CASE_WITH(test_find_prefers_segment_start_among_close_fits, setup, NULL)
 
     bins_insert(&bins, &start);
     bins_insert(&bins, &inner);
-    assert_ptr_equal(bins_find(&bins, 32 * MIB, ANY, true), &start);
+    assert_ptr_equal(find(&bins, 32 * MIB, ANY, true), &start);
     bins_remove(&bins, &start);
-    assert_ptr_equal(bins_find(&bins, 32 * MIB, ANY, true), &inner);
+    assert_ptr_equal(find(&bins, 32 * MIB, ANY, true), &inner);
     forget();
 }
 
@@ -206,20 +237,24 @@ CASE_WITH(test_bins_are_narrow, setup, NULL)
     forget();
 }
 
-/* Without need a search looks at eight blocks of a bin. */
-CASE_WITH(test_find_looks_at_eight_blocks, setup, NULL)
+/* Without need a search looks at sixteen blocks of a bin, and of shared segments at eight. */
+CASE_WITH(test_find_looks_at_some_blocks, setup, NULL)
 {
-    struct block fit = block_of(67 * G), small[8];
+    struct block fit, small[16];
 
-    bins_insert(&bins, &fit);
-    for (int i = 0; i < 8; i++) {
-        assert_ptr_equal(bins_find(&bins, 67 * G, ANY, false), &fit);
-        small[i] = block_of(64 * G);
-        bins_insert(&bins, &small[i]);
+    for (unsigned int most = 8; most <= 16; most += 8) {
+        busy.shared = most == 8;
+        fit = block_of(67 * G);
+        bins_insert(&bins, &fit);
+        for (unsigned int i = 0; i < most; i++) {
+            assert_ptr_equal(find(&bins, 67 * G, ANY, false), &fit);
+            small[i] = block_of(64 * G);
+            bins_insert(&bins, &small[i]);
+        }
+        assert_null(find(&bins, 67 * G, ANY, false));
+        assert_ptr_equal(find(&bins, 67 * G, ANY, true), &fit);
+        forget();
     }
-    assert_null(bins_find(&bins, 67 * G, ANY, false));
-    assert_ptr_equal(bins_find(&bins, 67 * G, ANY, true), &fit);
-    forget();
 }
 
 /* Up to an eighth larger is close; of what is not, the tightest is taken, wherever it lies. */
@@ -231,8 +266,8 @@ CASE_WITH(test_find_of_close_fits_ends_at_an_eighth, setup, NULL)
 
     bins_insert(&bins, &start);
     bins_insert(&bins, &inner);
-    assert_ptr_equal(bins_find(&bins, 64 * G, ANY, true), &inner);
-    assert_ptr_equal(bins_find(&bins, 65 * G, ANY, true), &start);
+    assert_ptr_equal(find(&bins, 64 * G, ANY, true), &inner);
+    assert_ptr_equal(find(&bins, 65 * G, ANY, true), &start);
     forget();
 }
 
@@ -253,7 +288,7 @@ CASE_WITH(test_find_in_random_bins_finds_fit_iff_there_is_one, setup, NULL)
             bins_insert(&bins, &blocks[i]);
             fits |= blocks[i].size >= size;
         }
-        found = bins_find(&bins, size, ANY, true);
+        found = find(&bins, size, ANY, true);
         assert_int_equal(found != NULL, fits);
         if (found) {
             assert_true(found->size >= size);
@@ -288,8 +323,8 @@ CASE_WITH(test_find_with_other_addresses_makes_same_choice, setup, NULL)
         (in[at] ? bins_remove : bins_insert)(&left_bins, &left[at]);
         (in[at] ? bins_remove : bins_insert)(&right_bins, &right[at]);
         in[at] = !in[at];
-        a = bins_find(&left_bins, size, ANY, false);
-        b = bins_find(&right_bins, size, ANY, false);
+        a = find(&left_bins, size, ANY, false);
+        b = find(&right_bins, size, ANY, false);
         assert_int_equal(a ? a - left : -1, b ? b - right : -1);
         assert_true(!a || in[a - left]);
     }

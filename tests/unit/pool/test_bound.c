@@ -12,6 +12,8 @@
  * The requests of several threads are those of one that uses several magazines, each request any of them: so a sequence
  * is the same each time.
  *
+ * A program that repeats its steps near the bound ends up with layouts that need no segment of the driver.
+ *
  * CUPOOL_TEST_SEED and CUPOOL_TEST_OPS in the environment choose other sequences and lengths.
  */
 #include "unit.h"
@@ -50,7 +52,8 @@ static struct {
         uint64_t addr;
         size_t size;
     } leaving[LIVE_MAX];
-    size_t leaving_count, leaving_bytes, waits;
+    size_t leaving_count, leaving_bytes, waits, given;
+    unsigned int on_time; /* one request in so many finds the device on time */
 } test;
 
 static int backend_alloc(void *arg, unsigned int kind, size_t size, uint64_t *ret_addr)
@@ -62,6 +65,7 @@ static int backend_alloc(void *arg, unsigned int kind, size_t size, uint64_t *re
 static void backend_free(void *arg, unsigned int kind, uint64_t addr, size_t size)
 {
     (void)arg, (void)kind;
+    test.given++;
     if (!test.behind || test.leaving_count == LIVE_MAX) {
         space_give(&test.space, addr, size);
         return;
@@ -137,7 +141,7 @@ static void get(size_t size)
 
     if (test.count == LIVE_MAX)
         return;
-    if (test.lags && rng_below(&test.rng, 64) == 0)
+    if (test.lags && rng_below(&test.rng, test.on_time) == 0)
         catch_up();
     else
         test.behind = test.lags;
@@ -274,7 +278,7 @@ static void phase(void)
     }
 }
 
-static void run(uint64_t seed, unsigned long ops, bool lags, unsigned int slack_percent, unsigned int threads)
+static void begin(uint64_t seed, bool lags, unsigned int slack_percent, unsigned int threads)
 {
     const struct pool_config config = {.backend = &backend,
                                        .order = &order,
@@ -284,10 +288,10 @@ static void run(uint64_t seed, unsigned long ops, bool lags, unsigned int slack_
                                        .bound_min = 64 * MIB,
                                        .deferred_min = slack_percent ? SLACK_MIN : 0,
                                        .deferred_percent = slack_percent};
-    char text[128] = "";
 
     memset(&test, 0, sizeof(test));
     test.rng = seed;
+    test.on_time = 64;
     test.lags = lags;
     test.slack_percent = slack_percent;
     test.threads = threads;
@@ -297,6 +301,25 @@ static void run(uint64_t seed, unsigned long ops, bool lags, unsigned int slack_
     test.driver = heap_new(HEAP_DRIVER, &test.driver_space);
     assert_non_null(test.driver);
     test.pool = pool_new(&config);
+}
+
+static void end(void)
+{
+    char text[128] = "";
+
+    if (pool_check(test.pool, text, sizeof(text)))
+        fail_msg("pool_check: %s", text);
+    pool_destroy(test.pool);
+    heap_delete(test.driver);
+    space_fini(&test.space);
+    space_fini(&test.driver_space);
+}
+
+static void run(uint64_t seed, unsigned long ops, bool lags, unsigned int slack_percent, unsigned int threads)
+{
+    char text[128] = "";
+
+    begin(seed, lags, slack_percent, threads);
     while (test.ops < ops) {
         phase();
         if (pool_check(test.pool, text, sizeof(text)))
@@ -304,10 +327,95 @@ static void run(uint64_t seed, unsigned long ops, bool lags, unsigned int slack_
     }
     drain(0);
     assert_true(!lags || test.waits); /* it has been at the bound */
-    pool_destroy(test.pool);
-    heap_delete(test.driver);
-    space_fini(&test.space);
-    space_fini(&test.driver_space);
+    end();
+}
+
+/*
+ * The large requests of a step of tests/gpu/workloads/ddp.py. A capital letter is a request of a size in `letters`; a
+ * small letter frees a block of that size, so many below the last one as the number says, or, with +, as many more as
+ * gradients of layers behind it lie above.
+ */
+#define LAYERS    12
+#define GRADIENTS 26 /* of 2 MiB and more */
+#define STATES    52
+
+static const struct {
+    char letter;
+    size_t size;
+} letters[] = {{'P', 9 * MIB / 4}, {'Q', 12 * MIB}, {'R', 24 * MIB},  {'S', 36 * MIB},     {'T', 48 * MIB},
+               {'U', 72 * MIB},    {'V', 96 * MIB}, {'W', 132 * MIB}, {'Y', 66 * MIB / 5}, {'X', 256 * MIB}};
+
+static const char forward[] = "S Q Q V V v1 V v1 Q Q Q q1 Q Q q1 Q T T Q Q q1 s10 Q";
+static const char loss[] = "X X x1 x1 Q Q W w x2 q2 Q q2 q2";
+static const char backward[] = "T P R r t4+ T t2 t4+ Q P V v t2 q5+ Q q2 q5+ q Q R r q5+ Q q1 Q V q2 q6+ V V v v1 v6+ "
+                               "V v1 Q Q v2 q7+ q7+ S q1 q1 q1 S s1 Q U u s1 q5+ Q q1 q5+ q";
+
+/* test.live is in the order of the requests here. */
+static void put_below(size_t below)
+{
+    const size_t at = test.count - 1 - below;
+    const struct live live = test.live[at];
+
+    memmove(&test.live[at], &test.live[at + 1], below * sizeof(live));
+    test.live[test.count - 1] = live;
+    put(test.count - 1);
+}
+
+static void play(const char *text, size_t more, unsigned int times)
+{
+    const char *at = text;
+    char *end = NULL;
+
+    for (; times; at = *at ? at : text, times -= at == text) {
+        const char letter = *at++;
+        size_t below;
+
+        for (size_t i = 0; i < sizeof(letters) / sizeof(letters[0]); i++)
+            if (letters[i].letter == letter)
+                get(letters[i].size);
+        below = strtoul(at, &end, 10) + (*end == '+' ? more : 0);
+        at = end + strspn(end, "+ ");
+        if (letter >= 'p')
+            put_below(below);
+    }
+}
+
+static void step(unsigned int number)
+{
+    play("QQ", 0, 1);
+    play(forward, 0, LAYERS);
+    play("X X x1", 0, 1);
+    for (unsigned int i = 0; number && i < GRADIENTS; i++)
+        put_below(number == 1 ? 135 + STATES : 135);
+    play(loss, 0, 1);
+    for (unsigned int layer = 0; layer < LAYERS; layer++)
+        play(backward, 2 * (size_t)layer, 1);
+    play("Q Y y q25", 0, 1);
+    play("Q Q q1 q", 0, 2);
+    play("P P p1 p", 0, 2 * LAYERS);
+    if (!number)
+        play("QQQQ PPPP PPPP PPPP PPPP PPPP PPPP PPPP PPPP PPPP PPPP PPPP PPPP", 0, 1);
+}
+
+/* The host is ahead of the device, and the pool near its bound. */
+UNIT_CASE(test_steps_that_repeat_end_up_with_no_wait_and_nothing_given_back)
+{
+    begin(/* seed: */ 1, /* lags: */ true, /* slack_percent: */ 0, 1);
+    test.on_time = 2048;
+    play("P", 0, 2 * LAYERS);
+    play("QQ", 0, 1);
+    for (unsigned int i = 0; i < 6; i++)
+        get((size_t)(i < 2 ? 64 : i < 4 ? 32 : 27) * MIB);
+    for (unsigned int i = 0; i < 80; i++)
+        get(7 * MIB / 5);
+    for (unsigned int i = 0; i < 16; i++) {
+        if (i == 8)
+            test.waits = test.given = 0;
+        step(i);
+    }
+    assert_int_equal(test.waits, 0);
+    assert_int_equal(test.given, 0);
+    end();
 }
 
 static void check_runs(bool lags, unsigned int slack_percent, unsigned int threads, double near)

@@ -95,7 +95,7 @@ POOL_CASE(test_break_max_is_released_by_merging)
     release(a);
     release(b);
     for (int i = 0; i < 60; i++) {
-        const size_t size = i % 2 ? 4 * MIB : 2 * MIB;
+        const size_t size = i % 2 ? 4 * MIB : 3 * MIB;
         const unsigned int born = env->fake->born;
 
         for (int j = 0; j < 3; j++)
