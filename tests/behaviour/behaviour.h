@@ -37,6 +37,7 @@ struct bt_test {
     const void *arg;
 };
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): the arguments are names and initialisers */
 /* Puts a test into a section of the program, which bt_main goes through: no list can forget it. */
 #define BT_ADD(name_, ...)                                                                                             \
     static const struct bt_test name_##_test = {.line = __LINE__, .name = #name_, __VA_ARGS__};                        \
@@ -48,6 +49,7 @@ struct bt_test {
     static int name(void)
 /* One that calls with(arg). */
 #define BT_ROW(name_, with_, arg_) BT_ADD(name_, .with = with_, .arg = arg_)
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* Per thread: a test that runs threads copies a thread's text out (bt_thread). */
 static __thread char bt_why[512];
@@ -295,12 +297,12 @@ static int bt_by_line(const void *a, const void *b)
 /* All tests of the program, in their order; returns how many. */
 BT_UNUSED static size_t bt_all_tests(const struct bt_test *tests[BT_TESTS_MAX])
 {
-    const size_t n = ((uintptr_t)__stop_bt_tests - (uintptr_t)__start_bt_tests) / sizeof(*tests);
+    const size_t n = ((uintptr_t)__stop_bt_tests - (uintptr_t)__start_bt_tests) / sizeof(void *);
 
     if (n > BT_TESTS_MAX)
         abort();
-    memcpy(tests, __start_bt_tests, n * sizeof(*tests));
-    qsort(tests, n, sizeof(*tests), bt_by_line);
+    memcpy(tests, __start_bt_tests, n * sizeof(void *));
+    qsort(tests, n, sizeof(void *), bt_by_line);
     return n;
 }
 

@@ -22,11 +22,11 @@ int cases_run(void)
 {
     const struct unit_case *cases[CASES_MAX];
     struct CMUnitTest tests[CASES_MAX];
-    const size_t n = ((uintptr_t)__stop_unit_cases - (uintptr_t)__start_unit_cases) / sizeof(*cases);
+    const size_t n = ((uintptr_t)__stop_unit_cases - (uintptr_t)__start_unit_cases) / sizeof(void *);
 
     assert(n > 0 && n <= CASES_MAX);
-    memcpy(cases, __start_unit_cases, n * sizeof(*cases));
-    qsort(cases, n, sizeof(*cases), by_line);
+    memcpy(cases, __start_unit_cases, n * sizeof(void *));
+    qsort(cases, n, sizeof(void *), by_line);
     for (size_t i = 0; i < n; i++)
         tests[i] = cases[i]->test;
     return _cmocka_run_group_tests(program_invocation_short_name, tests, n, NULL, NULL);

@@ -92,7 +92,7 @@ static bool fails_some_row(struct isolated test, const char *filter)
 
     for (size_t i = 0; i < test.count; i++) {
         test.row = test.rows ? (const char *)test.rows + i * test.size : (const void *)i;
-        if (test.own)
+        if (test.own && test.row)
             memcpy(&test.environment, (const char *)test.row + test.environment_at, sizeof(test.environment));
         if (isolated_run(&test, 1, filter)) {
             printf("FAILED: row %zu\n", i);
@@ -110,12 +110,12 @@ static int by_line(const void *a, const void *b)
 int isolated_run_all(const char *filter)
 {
     const struct isolated *tests[CASES_MAX];
-    const size_t n = ((uintptr_t)__stop_isolated_cases - (uintptr_t)__start_isolated_cases) / sizeof(*tests);
+    const size_t n = ((uintptr_t)__stop_isolated_cases - (uintptr_t)__start_isolated_cases) / sizeof(void *);
     bool failed = false;
 
     assert(n > 0 && n <= CASES_MAX);
-    memcpy(tests, __start_isolated_cases, n * sizeof(*tests));
-    qsort(tests, n, sizeof(*tests), by_line);
+    memcpy(tests, __start_isolated_cases, n * sizeof(void *));
+    qsort(tests, n, sizeof(void *), by_line);
     for (size_t i = 0; i < n; i++)
         failed |= tests[i]->count ? fails_some_row(*tests[i], filter) : isolated_run(tests[i], 1, filter);
     return failed;
