@@ -6,7 +6,9 @@
  * tests/behaviour has the backend on the simulated GPU.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "context/capture_history.h"
 #include "vmm_driver.h"
@@ -310,6 +312,73 @@ ISOLATED_CASE(test_reach_fails, .environment = VMM)
     fake_fail_after(FN(cuMemSetAccess), 1, CUDA_ERROR_UNKNOWN, 2); /* of a new one: the driver serves the request */
     assert_int_equal(segment_ops.alloc(context, BACKEND_VMM, SEGMENT, &other), -EIO);
     assert_int_equal(mappings_count(false), 1);
+}
+
+/* --- descriptors --- */
+
+/* True if one is kept for the mapping; its memory's number. */
+static bool keeps(uint64_t addr, uint64_t *ret_number)
+{
+    const int fd = vmm_descriptor_get(addr, ret_number);
+
+    return fd >= 0 && close(fd) == 0;
+}
+
+/* A descriptor is kept for the memory that it is of, and goes with that. */
+ISOLATED_CASE(test_descriptors, .environment = VMM)
+{
+    struct context *context = with_vmm();
+    const uint64_t addr = segment(context), other = segment(context);
+    const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    uint64_t number, later;
+    int kept;
+
+    assert_false(keeps(addr, &number));
+    vmm_descriptor_keep(other, number, fd); /* of other memory */
+    assert_false(keeps(other, &later));
+    vmm_descriptor_keep(addr, number, fd);
+    assert_true(keeps(addr, &later));
+    assert_int_equal(later, number);
+    kept = vmm_find(addr)->kept.fd;
+    assert_int_equal(vmm_send_away(&fake.driver, vmm_find(addr)), 0);
+    assert_int_equal(fcntl(kept, F_GETFD), -1);
+    assert_int_equal(vmm_bring_back(&fake.driver, vmm_find(addr)), 0);
+    vmm_descriptor_keep(addr, number, fd); /* of the memory before */
+    assert_false(keeps(addr, &number));
+    vmm_descriptor_keep(addr, number, fd);
+    assert_true(keeps(addr, &number));
+    kept = vmm_find(addr)->kept.fd;
+    go(context, addr);
+    vmm.over = 9;
+    device_collect(0);
+    assert_int_equal(fcntl(kept, F_GETFD), -1);
+    vmm_descriptor_keep(other, later = vmm_find(other)->number, fd);
+    kept = vmm_find(other)->kept.fd;
+    vmm_descriptors_forget();
+    assert_int_equal(fcntl(kept, F_GETFD), -1);
+    assert_false(keeps(other, &later));
+    close(fd);
+}
+
+/* Programs have few of them. */
+ISOLATED_CASE(test_many_descriptors, .environment = VMM)
+{
+    struct context *context = with_vmm();
+    const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    uint64_t addrs[65], number;
+
+    for (unsigned int i = 0; i < COUNT(addrs); i++) {
+        addrs[i] = segment(context);
+        keeps(addrs[i], &number);
+        vmm_descriptor_keep(addrs[i], number, fd);
+        assert_int_equal(keeps(addrs[i], &number), i < 64);
+    }
+    go(context, addrs[7]);
+    vmm.over = 9;
+    device_collect(0);
+    vmm_descriptor_keep(addrs[64], number, fd);
+    assert_true(keeps(addrs[64], &number));
+    close(fd);
 }
 
 /* --- where there is none, and captures --- */
