@@ -28,6 +28,14 @@ static bool pooled_ordered(void)
            (strcmp(policy, "ordered") == 0 || strcmp(policy, "relaxed") == 0);
 }
 
+static _Atomic(int) go;
+
+static void CUDART_CB wait_fn(void *arg)
+{
+    while (!go)
+        bt_nap(100);
+}
+
 /* The free does not wait, and the block is not handed out before the work is over. It comes first: what the others'
  * threads have freed may serve before its block. */
 BT_TEST(free_beside_work)
@@ -183,14 +191,6 @@ BT_TEST(in_capture)
     OK(cudaStreamDestroy(stream));
     OK(cudaStreamDestroy(busy));
     return 0;
-}
-
-static _Atomic(int) go;
-
-static void CUDART_CB wait_fn(void *arg)
-{
-    while (!go)
-        bt_nap(100);
 }
 
 /* The host reads what the device has written, and has waited for it by no more than a free of other memory. */
