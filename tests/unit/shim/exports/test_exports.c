@@ -384,6 +384,34 @@ ISOLATED_CASE(test_destroyed)
     }
 }
 
+/* --- memory that is not pooled --- */
+
+static uint64_t over; /* work of the context, when the driver's free was called */
+
+static void device_moves(void *context)
+{
+    fake_context_of(context)->over++;
+}
+
+static int next_free(void)
+{
+    over = fake.contexts[0].over;
+    return 0;
+}
+
+/* It may be a graph's, whose free waits for nothing: an earlier free natively has. */
+READY_CASE(test_free_past_the_pool)
+{
+    policy_synced(&context->policy, 1);
+    fake.contexts[0].launched = 10;
+    assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
+    fake.relax = device_moves;
+    fake.relax_arg = context->handle;
+    fake.next_of[REAL_cuMemFree_v2] = (void *)next_free;
+    assert_int_equal(cuMemFree_v2(0x1000), 0);
+    assert_int_equal(over, 10);
+}
+
 /* --- the time that calls take, in the trace --- */
 
 static int next_late(void)
