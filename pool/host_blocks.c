@@ -45,7 +45,7 @@ void host_hand_back(struct host_pool *pool, struct host_block *block)
     struct host_segment *segment = block->segment;
 
     block->state = HOST_NOWHERE;
-    block->stamp = segment->stamp = pool->epoch;
+    block->stamp = segment->stamp = host_stamp(pool);
     pool->stats.live -= host_round(block->requested);
     pool->stats.blocks -= block->size;
     host_segment_leave(pool, segment);

@@ -41,8 +41,7 @@ static bool serves(const struct host_segment *segment, const struct host_need *n
         return false;
     if (need->size <= HOST_SMALL_MAX)
         return segment->starts;
-    return host_class_within(segment->size) >= host_class_of(need->size) &&
-           segment->size <= need->size + need->size / HOST_FIT_PART;
+    return host_fits(segment->size, need->size);
 }
 
 /* With the lock: the segment that was idle longest, for `age` ticks at least, and is complete. busy: not of this owner,
@@ -182,7 +181,5 @@ void host_pool_destroy(struct host_pool *pool)
 {
     while (pool->table_count)
         host_pool_owner_gone(pool, pool->table[0]->key.owner);
-    for (struct host_token *token = pool->first_token; token; token = token->next)
-        pool->ops->drop(pool->arg, token->token);
-    pool->first_token = NULL;
+    host_tokens_drop(pool);
 }

@@ -36,7 +36,7 @@ static const char *block_check(const struct host_pool *pool, const struct host_b
         sums->blocks += block->size;
     }
     if (block->state == HOST_WAITING || block->state == HOST_READY) {
-        REQUIRE(block->stamp < pool->epoch + 1 && block->stamp <= segment->stamp);
+        REQUIRE(block->stamp <= pool->tokens.epoch && block->stamp <= segment->stamp);
         REQUIRE(block->state == HOST_WAITING || host_is_done(pool, block->stamp));
     }
     sums->waiting += block->state == HOST_WAITING ? block->size : 0;
@@ -114,6 +114,10 @@ static const char *shard_check(const struct host_pool *pool, unsigned int index,
     const char *fault = lent_check(&shard->freed, HOST_LENT_FREED, index, shard->freed_count);
     unsigned int out = 0;
 
+    if (!fault)
+        fault = lent_check(&shard->kept, HOST_LENT_KEPT, index, shard->kept_count);
+    for (const struct host_block *block = shard->kept.first; !fault && block; block = block->next)
+        REQUIRE(block->stamp <= pool->tokens.epoch && (!block->next || block->stamp <= block->next->stamp));
     for (unsigned int i = 0; !fault && i < HOST_MAGAZINES; i++)
         fault = lent_check(&shard->magazines[i].list, HOST_LENT_READY, index, shard->magazines[i].count);
     for (unsigned int i = 0; !fault && i < HOST_SHARD_BUCKETS; i++) {
@@ -131,10 +135,23 @@ static const char *shard_check(const struct host_pool *pool, unsigned int index,
     return NULL;
 }
 
+/* With their lock. */
+static const char *tokens_check(const struct host_tokens *tokens)
+{
+    uint64_t epoch = 0;
+
+    for (const struct host_token *token = tokens->first; token; epoch = token->epoch, token = token->next)
+        REQUIRE(token->epoch > epoch && token->epoch < tokens->epoch && !token->gone);
+    REQUIRE(epoch <= tokens->recorded && tokens->recorded < tokens->epoch);
+    REQUIRE(epoch == tokens->recorded || tokens->recorded <= tokens->done);
+    REQUIRE(tokens->done < tokens->epoch);
+    return NULL;
+}
+
 static const char *pool_fault(const struct host_pool *pool)
 {
     struct sums sums = {0};
-    uint64_t listed = 0, epoch = 0, out = 0;
+    uint64_t listed = 0, out = 0;
     const char *fault = NULL;
 
     for (size_t i = 0; !fault && i < pool->table_count; i++) {
@@ -148,9 +165,9 @@ static const char *pool_fault(const struct host_pool *pool)
     if (fault)
         return fault;
     REQUIRE(out == sums.out);
-    for (const struct host_token *token = pool->first_token; token; epoch = token->epoch, token = token->next)
-        REQUIRE(token->epoch > epoch && token->epoch < pool->epoch && !token->gone);
-    REQUIRE(pool->done < pool->epoch);
+    fault = tokens_check(&pool->tokens);
+    if (fault)
+        return fault;
     REQUIRE(listed == sums.listed);
     REQUIRE(sums.live == pool->stats.live && sums.blocks == pool->stats.blocks);
     REQUIRE(sums.waiting == pool->stats.waiting && sums.passing == pool->stats.passing);
@@ -165,7 +182,9 @@ int host_pool_check(struct host_pool *pool, char *buf, size_t len)
 
     lock_take(&pool->lock);
     host_shards_lock(pool);
+    lock_take(&pool->tokens.lock);
     fault = pool_fault(pool);
+    lock_give(&pool->tokens.lock);
     host_shards_unlock(pool);
     lock_give(&pool->lock);
     if (fault)

@@ -2,9 +2,9 @@
 /*
  * host_internal.h - the structures and functions that the files of the host pool share. Private to pool/host_*.c.
  *
- * Locking: host_pool.lock, and host_shard.lock, which may be taken while the former is held and never before it. "The
- * lock" is the pool's. Every function says whether its caller holds it. No function of struct host_ops is called under
- * one.
+ * Locking: host_pool.lock, and host_shard.lock, which may be taken while the former is held and never before it.
+ * host_tokens.lock is a leaf. "The lock" is the pool's. Every function says whether its caller holds it. No function of
+ * struct host_ops is called under one.
  */
 #ifndef CUPOOL_POOL_HOST_INTERNAL_H
 #define CUPOOL_POOL_HOST_INTERNAL_H
@@ -31,7 +31,7 @@
 #define HOST_BOUND_PART 10
 /* A block of the next size class serves if it is too large by this part at most. */
 #define HOST_FIT_PART 8
-/* The most tokens that are not over. Beyond that, every second one is dropped. */
+/* The most tokens that are not over. Beyond that, every second one is given up. */
 #define HOST_TOKENS 64u
 /* Frees of so many bytes share a token. A free of as much or more has one at once, unless a combiner is at work. */
 #define HOST_TOKEN_BYTES ((uint64_t)960 << 10)
@@ -43,9 +43,10 @@
 /* Threads that contend have so many shards. So often a thread has found the lock taken before there are shards. */
 #define HOST_SHARDS    16u
 #define HOST_CONTENDED 64u
-/* A shard serves requests up to this size; keeps so many bytes, or blocks, that are freed, and as many for each of a
- * few size classes that are ready; and knows so many live ones. */
+/* Of blocks for requests up to this size a shard keeps so many bytes, or blocks, that are freed, and as many for each
+ * of a few size classes that are ready. Of larger ones it keeps so many that are freed. It knows so many live ones. */
 #define HOST_SHARD_SIZE    ((size_t)128 << 10)
+#define HOST_SHARD_KEPT    8u
 #define HOST_SHARD_BYTES   ((size_t)256 << 10)
 #define HOST_SHARD_BLOCKS  32u
 #define HOST_SHARD_OUT     256u
@@ -71,6 +72,7 @@ enum host_lent {
     HOST_LENT_READY, /* complete, in a magazine */
     HOST_LENT_OUT,   /* handed out, in a bucket */
     HOST_LENT_FREED, /* in the shard's list of freed blocks */
+    HOST_LENT_KEPT,  /* in its list of large freed blocks, with a stamp */
 };
 
 struct host_block {
@@ -82,7 +84,7 @@ struct host_block {
     struct host_block *before, *after; /* neighbours by address in the segment */
     struct host_block *prev, *next;    /* in a list of its family or shard; next: in the list of spares */
     enum host_state state;
-    enum host_lent lent; /* while a shard has it: this, requested, prev and next are guarded by the shard's lock */
+    enum host_lent lent; /* while a shard has it: this, requested, stamp, prev and next are guarded by its lock */
     unsigned int shard;  /* its index */
     unsigned int class;  /* of the list or the bin that it is in, or was in last */
 };
@@ -126,8 +128,9 @@ struct host_magazine {
 
 /*
  * Threads that contend for the pool's lock have shards. A shard gets complete blocks from the pool, and gives freed
- * ones back, many at a time; its threads take and free them under its own lock. To the segment, and so to the bound,
- * its blocks are in use. Before the pool asks the driver for memory or gives some back, all shards give back theirs.
+ * ones back, many at a time; its threads take and free them under its own lock. Large blocks stay: the shard stamps
+ * them at their free, and hands them out again once they are complete. To the segment, and so to the bound, its blocks
+ * are in use. Before the pool asks the driver for memory or gives some back, all shards give back theirs.
  */
 struct host_shard {
     _Alignas(HOST_LINES) struct lock lock; /* guards the shard and, as host_block says, its blocks */
@@ -135,23 +138,19 @@ struct host_shard {
     struct host_list freed;
     unsigned int freed_count;
     size_t freed_bytes;
+    struct host_list kept; /* by stamp, the oldest first */
+    unsigned int kept_count;
     unsigned int out;                               /* the number of blocks in buckets */
     struct host_magazine magazines[HOST_MAGAZINES]; /* by class */
     struct host_list buckets[HOST_SHARD_BUCKETS];   /* by address */
 };
 
-/* A token that ops->record has returned. */
+/* A token of struct host_ops, if it has been recorded already; it is recorded again and again. */
 struct host_token {
     uint64_t token, epoch;
     struct host_token *next; /* by epoch, or among the unused */
     unsigned int users;      /* threads that ask about it or wait for it */
-    bool gone;               /* not in the list any more: its last user drops it */
-};
-
-/* Tokens that are to be dropped once the lock has been released. */
-struct host_drops {
-    uint64_t tokens[HOST_TOKENS];
-    unsigned int count;
+    bool gone;               /* not in the list any more, and unused once its last user has left it */
 };
 
 /*
@@ -161,8 +160,23 @@ struct host_drops {
  *
  * Recording and asking take the driver's lock, so one thread at a time, the combiner, does both for all. A free that
  * finds a combiner at work leaves its token to it; a request waits for the combiner's news, a short time only, and then
- * asks beside it.
+ * asks beside it. They take no lock for that: a free uses one pair of cache lines, a request looks at another one, and
+ * the combiner changes both once or twice for all of them.
  */
+struct host_tokens {
+    _Alignas(HOST_LINES) _Atomic(uint64_t) done; /* requests that wait look at it all the time */
+    _Alignas(HOST_LINES) _Atomic(uint64_t) epoch;
+    _Atomic(uint64_t) unrecorded; /* bytes freed in the current epoch, more or less: for HOST_TOKEN_BYTES */
+    atomic_bool combining;        /* there is a combiner */
+    atomic_bool awaited;          /* a request has waited for news since a combiner last asked */
+    atomic_uint luck;             /* so many questions in a row found their token over */
+    _Atomic(uint64_t) recorded;   /* the greatest epoch of a token so far; that one is in the list until it is over */
+    /* Guards the lists and the members of tokens. */
+    _Alignas(HOST_LINES) struct lock lock;
+    struct host_token *first, *unused;
+    struct host_token all[HOST_TOKENS];
+};
+
 struct host_pool {
     const struct host_ops *ops;
     void *arg;
@@ -170,19 +184,12 @@ struct host_pool {
     uint64_t ask_ns;
     atomic_bool sharded;   /* there are shards; never false again */
     atomic_uint contended; /* so often the lock was found taken, while there are none */
-    /* Guards everything below but shards, and all families, segments, blocks and tokens. */
+    struct host_tokens tokens;
+    /* Guards everything below but shards, and all families, segments and blocks. */
     _Alignas(HOST_LINES) struct lock lock;
     struct host_family *families, *spare_families;
     struct host_segment **table; /* all segments, by address */
     size_t table_count, table_room;
-    uint64_t epoch, done;
-    struct host_token tokens[HOST_TOKENS];
-    struct host_token *first_token, *unused_token;
-    uint64_t unrecorded;  /* bytes freed in the current epoch */
-    bool combining;       /* there is a combiner */
-    unsigned int luck;    /* so many questions in a row found their token over */
-    unsigned int waiters; /* requests that wait for the combiner's news */
-    atomic_uint news;     /* steps that combiners have made; written with the lock, read also without it */
     unsigned int tick;    /* calls of host_pool_decay */
     uint64_t pending;     /* bytes of requests that wait for the driver or for room; natively they would be in use */
     uint64_t native_peak; /* the most of live and pending bytes so far */
@@ -270,7 +277,7 @@ void host_hand_out(struct host_pool *pool, struct host_block *block, size_t size
 /* Count a live block as freed and stamp it; it is in no list yet. */
 void host_hand_back(struct host_pool *pool, struct host_block *block);
 
-/* --- host_shards.c. All but flush and sync only where the pool is sharded. --- */
+/* --- host_shards.c. All but flush, sync and lock only where the pool is sharded. --- */
 
 static inline bool host_is_sharded(const struct host_pool *pool)
 {
@@ -285,16 +292,14 @@ static inline void host_lock(struct host_pool *pool)
         host_lock_wait(pool);
 }
 /* Without the lock: serve the request from this thread's shard. */
-bool host_shard_take(struct host_pool *pool, const struct host_key *key, size_t size, uint64_t *ret_addr);
-/* Without the lock: free a block that this thread's shard has handed out. False: it has not. *ret_full:
- * host_shard_flush must follow. */
-bool host_shard_put(struct host_pool *pool, uint64_t addr, bool *ret_full);
+bool host_shard_alloc(struct host_pool *pool, const struct host_key *key, size_t size, uint64_t *ret_addr);
+/* Without the lock: free a block that this thread's shard has handed out. False: it has not. *ret_rc: as
+ * host_pool_free's. */
+bool host_shard_free(struct host_pool *pool, uint64_t addr, int *ret_rc);
 /* Without the lock: a block that this thread's shard has handed out; as host_pool_find. */
 bool host_shard_find(struct host_pool *pool, uint64_t addr, size_t *ret_size, struct host_key *ret_key);
-/* Without the lock: this thread's shard gives back its freed blocks. Results as host_pool_free's. */
-int host_shard_flush(struct host_pool *pool);
-/* With the lock: lend this thread's shard a block that has just been handed out for a request of this size, and others
- * of its class. */
+/* With the lock: lend this thread's shard a block that has just been handed out for a request of this size, and, unless
+ * that is a large one, others of its class. */
 void host_shard_fill(struct host_pool *pool, struct host_block *block, size_t size);
 /* With the lock, a LENT block: take it back from its shard, as a live one or into a list. True: it is live. */
 bool host_shard_recall(struct host_pool *pool, struct host_block *block);
@@ -307,28 +312,39 @@ void host_shards_sync(struct host_pool *pool);
 void host_shards_lock(struct host_pool *pool);
 void host_shards_unlock(struct host_pool *pool);
 
-/* --- host_tokens.c: what is complete --- */
+/* --- host_tokens.c: what is complete. Without the lock, but for host_is_done and host_stamp, which do not mind. --- */
 
-/* With the lock: is memory with this stamp complete? */
+void host_tokens_init(struct host_tokens *tokens);
+/* Drop all tokens: no other thread is inside a call. */
+void host_tokens_drop(struct host_pool *pool);
+/* Is memory with this stamp complete? */
 static inline bool host_is_done(const struct host_pool *pool, uint64_t stamp)
 {
-    return stamp <= pool->done;
+    return stamp <= atomic_load_explicit(&pool->tokens.done, memory_order_acquire);
 }
-/* With the lock: end the epoch; host_tokens_record must follow. */
+/* The stamp of a free. The caller has taken a lock in this free: whatever the program launched before must be visible
+ * to a thread that ends the epoch after this. */
+static inline uint64_t host_stamp(const struct host_pool *pool)
+{
+#if !defined(__x86_64__) /* there the exchange in lock_try is this fence */
+    atomic_thread_fence(memory_order_seq_cst);
+#endif
+    return atomic_load(&pool->tokens.epoch);
+}
+/* End the epoch; host_tokens_record must follow. */
 uint64_t host_tokens_begin(struct host_pool *pool);
-/* With the lock: size bytes have been freed. True: the caller is the combiner, and host_tokens_combine must follow for
- * the epoch, which has ended. False: a later token will cover the free. */
-bool host_tokens_freed(struct host_pool *pool, size_t size, uint64_t *ret_epoch);
-/* With the lock, which is released meanwhile: find out whether memory with this stamp is complete, recording a token if
- * none covers it. False: it is not, or cannot be asked about. True: there is news, perhaps another combiner's; look
- * again. The caller runs the drops once it has released the lock. */
-bool host_tokens_news(struct host_pool *pool, uint64_t stamp, struct host_drops *drops);
-/* Without the lock, as the rest. */
-void host_drops_run(struct host_pool *pool, struct host_drops *drops);
 /* Record the token of an epoch that host_tokens_begin has ended. */
 int host_tokens_record(struct host_pool *pool, uint64_t epoch);
-/* The combiner after a free: as host_tokens_record, and then what other threads have left to it. */
-int host_tokens_combine(struct host_pool *pool, uint64_t epoch);
+/* Bytes have been freed, and stamped, that a later token will cover. */
+static inline void host_tokens_deferred(struct host_pool *pool, size_t size)
+{
+    atomic_fetch_add(&pool->tokens.unrecorded, size);
+}
+/* Bytes have been freed and stamped: record a token if there are enough, unless a combiner is at work, which does. */
+int host_tokens_freed(struct host_pool *pool, size_t size);
+/* Find out whether memory with this stamp is complete, recording a token if none covers it. False: it is not, or cannot
+ * be asked about. True: there is news, perhaps another combiner's; look again. */
+bool host_tokens_news(struct host_pool *pool, uint64_t stamp);
 /* Ask whether memory with this stamp is complete, recording a token if none covers it. */
 bool host_tokens_ask(struct host_pool *pool, uint64_t stamp);
 /* Wait for the token of this epoch, or unless exact for a later one. -ESRCH: there is none. */
@@ -341,6 +357,11 @@ bool host_last_free_wait(struct host_pool *pool);
 
 /* --- host_bound.c: how much is held, and how it goes back. Without the lock, but for the first. --- */
 
+/* True if a block of this size may serve a request: it is large enough, and not much too large. */
+static inline bool host_fits(size_t block, size_t request)
+{
+    return host_class_within(block) >= host_class_of(request) && block <= request + request / HOST_FIT_PART;
+}
 /* The bytes by which the pool would exceed its bound if it held `more` bytes more. */
 size_t host_excess(const struct host_pool *pool, size_t more);
 /* Give back a detached segment; false: it is kept, and attached again. */

@@ -53,6 +53,19 @@ void host_segment_leave(struct host_pool *pool, struct host_segment *segment)
     }
 }
 
+/* By stamp: a block that a shard has kept was freed earlier than the last ones, but not much. */
+static void waiting_insert(struct host_list *list, struct host_block *block)
+{
+    struct host_block *next = list->last;
+
+    while (next->prev && next->prev->stamp > block->stamp)
+        next = next->prev;
+    block->prev = next->prev;
+    block->next = next;
+    *(next->prev ? &next->prev->next : &list->first) = block;
+    next->prev = block;
+}
+
 void host_put(struct host_pool *pool, struct host_block *block)
 {
     struct host_family *family = block->segment->family;
@@ -62,8 +75,13 @@ void host_put(struct host_pool *pool, struct host_block *block)
         block->state = HOST_READY;
         host_list_push(&family->ready[block->class], block, true);
     } else {
+        struct host_list *list = &family->waiting[block->class];
+
         block->state = HOST_WAITING;
-        host_list_push(&family->waiting[block->class], block, false);
+        if (list->last && list->last->stamp > block->stamp)
+            waiting_insert(list, block);
+        else
+            host_list_push(list, block, false);
         pool->stats.waiting += block->size;
     }
 }

@@ -53,11 +53,7 @@ int host_pool_create(const struct host_config *config, struct host_pool **ret_po
     pool->bound_min = config->bound_min;
     pool->ask_ns = (uint64_t)config->ask_ms * 1000000u;
     atomic_store(&pool->sharded, config->sharded);
-    pool->epoch = 1;
-    for (unsigned int i = 0; i < HOST_TOKENS; i++) {
-        pool->tokens[i].next = pool->unused_token;
-        pool->unused_token = &pool->tokens[i];
-    }
+    host_tokens_init(&pool->tokens);
     *ret_pool = pool;
     return 0;
 }
@@ -88,21 +84,25 @@ static bool take(struct request *r, bool coalesce)
 }
 
 /* Serve the request from what there is, asking whether a block is complete. Other threads may take what has turned out
- * to be complete. */
-static bool serve(struct request *r)
+ * to be complete. shards: from what other threads' shards keep, too. */
+static bool serve(struct request *r, bool shards)
 {
     struct host_pool *pool = r->pool;
-    struct host_drops drops;
-    bool served;
 
-    drops.count = 0;
-    host_lock(pool);
-    served = take(r, false);
-    for (int i = 0; !served && r->stamp && i < HOST_NEWS && host_tokens_news(pool, r->stamp, &drops); i++)
+    for (int i = 0; i <= HOST_NEWS; i++) {
+        bool served;
+
+        host_lock(pool);
+        if (shards)
+            host_shards_flush(pool, true);
         served = take(r, false);
-    lock_give(&pool->lock);
-    host_drops_run(pool, &drops);
-    return served;
+        lock_give(&pool->lock);
+        if (served || !r->stamp)
+            return served;
+        if (!host_tokens_news(pool, r->stamp))
+            break;
+    }
+    return false;
 }
 
 /* As serve, after merging what is complete in slabs. */
@@ -114,7 +114,7 @@ static bool serve_coalesced(struct request *r)
     bool served;
 
     if (r->size > HOST_SMALL_MAX)
-        return serve(r);
+        return serve(r, /* shards: */ true);
     lock_take(&pool->lock);
     host_shards_flush(pool, true);
     family = host_family_get(pool, &r->key);
@@ -321,9 +321,9 @@ int host_pool_alloc(struct host_pool *pool, const struct host_key *key, size_t s
 
     if (!size || size > HOST_SIZE_MAX)
         return size ? -ENOMEM : -EINVAL;
-    if (host_is_sharded(pool) && host_shard_take(pool, key, size, ret_addr))
+    if (host_is_sharded(pool) && host_shard_alloc(pool, key, size, ret_addr))
         return 0;
-    if (!serve(&r) && (size > HOST_SMALL_MAX || !serve_coalesced(&r))) {
+    if (!serve(&r, false) && ((size > HOST_SMALL_MAX && !host_is_sharded(pool)) || !serve_coalesced(&r))) {
         lock_take(&pool->lock);
         request_pends(&r, host_round(size));
         lock_give(&pool->lock);
@@ -418,8 +418,9 @@ int host_pool_block(struct host_pool *pool, uint64_t addr, uint64_t *ret_base, s
 }
 
 /* After a free: record the token of its epoch. */
-static int record(struct host_pool *pool, uint64_t epoch, bool waits)
+static int record(struct host_pool *pool, bool waits)
 {
+    const uint64_t epoch = host_tokens_begin(pool);
     const int rc = host_tokens_record(pool, epoch);
 
     if (rc)
@@ -431,26 +432,20 @@ static int record(struct host_pool *pool, uint64_t epoch, bool waits)
 /* The free of a block that goes back to the driver, which waits as it does natively. */
 static int passing_free(struct host_pool *pool, struct host_segment *segment, bool waits)
 {
-    uint64_t epoch;
-
     if (host_segment_give(pool, segment, true))
         return 0;
-    lock_take(&pool->lock); /* it was kept after all, by a capture */
-    epoch = host_tokens_begin(pool);
-    lock_give(&pool->lock);
-    return record(pool, epoch, waits);
+    return record(pool, waits); /* it was kept after all, by a capture */
 }
 
 int host_pool_free(struct host_pool *pool, uint64_t addr, bool waits)
 {
     struct host_segment *segment = NULL;
     struct host_block *block;
-    uint64_t epoch = 0;
-    bool combines, full;
+    size_t size;
     int rc;
 
-    if (!waits && host_is_sharded(pool) && host_shard_put(pool, addr, &full))
-        return full ? host_shard_flush(pool) : 0;
+    if (!waits && host_is_sharded(pool) && host_shard_free(pool, addr, &rc))
+        return rc;
     host_lock(pool);
     rc = live_find(pool, addr, &block);
     if (rc) {
@@ -458,6 +453,7 @@ int host_pool_free(struct host_pool *pool, uint64_t addr, bool waits)
         return rc;
     }
     pool->stats.frees++;
+    size = block->size;
     host_hand_back(pool, block);
     if (block->segment->passing) {
         segment = block->segment;
@@ -465,16 +461,10 @@ int host_pool_free(struct host_pool *pool, uint64_t addr, bool waits)
     } else {
         host_put(pool, block);
     }
-    if (!segment && waits)
-        epoch = host_tokens_begin(pool);
-    combines = !segment && !waits && host_tokens_freed(pool, block->size, &epoch);
     lock_give(&pool->lock);
     if (segment)
         return passing_free(pool, segment, waits);
-    if (waits)
-        return record(pool, epoch, true);
-    rc = combines ? host_tokens_combine(pool, epoch) : 0;
-    return rc == -EBUSY ? 0 : rc;
+    return waits ? record(pool, true) : host_tokens_freed(pool, size);
 }
 
 void host_pool_stats_get(struct host_pool *pool, struct host_stats *ret_stats)

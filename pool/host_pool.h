@@ -52,15 +52,17 @@ struct host_ops {
      * does. -EBUSY: not now (it would have to wait, or a capture is under way); the pool keeps the memory. Other
      * results: the memory is gone, or lost. */
     int (*free)(void *arg, const struct host_key *key, uint64_t addr, size_t size, bool may_wait);
-    /* Make a token that is over when all work that any thread has launched before this call has completed, on every
-     * context. -EBUSY: not now (a capture is under way). Waits for no work. */
-    int (*record)(void *arg, uint64_t *ret_token);
+    /* Record a token: it is over when all work that any thread has launched before this call has completed, on every
+     * context. *token: 0, and then one is made, or one that no thread asks about or waits for, to be used again.
+     * -EBUSY: not now (a capture is under way). Waits for no work. After an error, *token may be used again all the
+     * same. */
+    int (*record)(void *arg, uint64_t *token);
     /* 1: the token is over. 0: it is not. -EBUSY: not to be asked now. Another error: unknown. Never waits. Several
      * threads may ask about one token. */
     int (*query)(void *arg, uint64_t token);
     /* Wait until the token is over. */
     int (*wait)(void *arg, uint64_t token);
-    /* The pool does not use the token any more. */
+    /* The pool does not use the token any more: it is about to be destroyed. */
     void (*drop)(void *arg, uint64_t token);
     /* May be NULL. The pool has this memory now; the alloc took ns nanoseconds. Memory that it overlaps was reported as
      * lost.

@@ -2,8 +2,8 @@
 /*
  * host_shards.c - small pinned blocks for threads that contend for the pool's lock; see struct host_shard.
  *
- * A block that a shard has freed is stamped when the shard gives it back to the pool: later than its free, so no token
- * covers it too early.
+ * A small block that a shard has freed is stamped when the shard gives it back to the pool: later than its free, so no
+ * token covers it too early. A large one is stamped at its free, and the shard itself looks whether it is complete.
  *
  * Locking: takes the shard's lock, within the pool's where host_internal.h says that the caller holds that.
  */
@@ -84,25 +84,56 @@ static void ready_remove(struct host_shard *shard, struct host_block *block)
     magazine->count--;
 }
 
-bool host_shard_take(struct host_pool *pool, const struct host_key *key, size_t size, uint64_t *ret_addr)
+/* With the shard's lock. */
+static void kept_remove(struct host_shard *shard, struct host_block *block)
 {
-    struct host_magazine *magazine;
-    struct host_shard *shard;
-    struct host_block *block;
-    unsigned int class;
+    host_list_remove(&shard->kept, block);
+    shard->kept_count--;
+}
 
-    if (size > HOST_SHARD_SIZE)
-        return false;
-    class = host_class_of(size);
-    shard = own_shard(pool);
-    magazine = magazine_of(shard, class);
+/* With the shard's lock: the block of the kept ones that was freed last and is complete. NULL: none. *ret_stamp: of the
+ * one that was freed first, or 0. */
+static struct host_block *kept_find(const struct host_pool *pool, const struct host_shard *shard,
+                                    const struct host_key *key, size_t size, uint64_t *ret_stamp)
+{
+    for (struct host_block *block = shard->kept.last; block; block = block->prev) {
+        if (!host_fits(block->size, size) || !host_keys_equal(&block->segment->key, key))
+            continue;
+        if (host_is_done(pool, block->stamp))
+            return block;
+        *ret_stamp = block->stamp;
+    }
+    return NULL;
+}
+
+/* With the shard's lock: the block of the magazine that comes next. NULL: none. */
+static struct host_block *ready_find(struct host_shard *shard, const struct host_key *key, size_t size)
+{
+    const unsigned int class = host_class_of(size);
+    struct host_magazine *magazine = magazine_of(shard, class);
+
+    return magazine->class == class && host_keys_equal(&magazine->key, key) ? magazine->list.first : NULL;
+}
+
+/* *ret_stamp: of a block that would serve the request if it were complete, or 0. */
+static bool take(struct host_pool *pool, const struct host_key *key, size_t size, uint64_t *ret_addr,
+                 uint64_t *ret_stamp)
+{
+    const bool large = size > HOST_SHARD_SIZE;
+    struct host_shard *shard = own_shard(pool);
+    struct host_block *block;
+
+    *ret_stamp = 0;
     lock_take(&shard->lock);
-    block = magazine->list.first;
-    if (!block || magazine->class != class || !host_keys_equal(&magazine->key, key) || shard->out >= HOST_SHARD_OUT) {
+    block = large ? kept_find(pool, shard, key, size, ret_stamp) : ready_find(shard, key, size);
+    if (!block || shard->out >= HOST_SHARD_OUT) {
         lock_give(&shard->lock);
         return false;
     }
-    ready_remove(shard, block);
+    if (large)
+        kept_remove(shard, block);
+    else
+        ready_remove(shard, block);
     out_push(shard, block);
     block->requested = size;
     shard->live += host_round(size);
@@ -113,7 +144,33 @@ bool host_shard_take(struct host_pool *pool, const struct host_key *key, size_t 
     return true;
 }
 
-bool host_shard_put(struct host_pool *pool, uint64_t addr, bool *ret_full)
+bool host_shard_alloc(struct host_pool *pool, const struct host_key *key, size_t size, uint64_t *ret_addr)
+{
+    uint64_t stamp;
+
+    return take(pool, key, size, ret_addr, &stamp) ||
+           (stamp && host_tokens_ask(pool, stamp) && take(pool, key, size, ret_addr, &stamp));
+}
+
+/* With the shard's lock: a block that is in no list has been freed. True: it has a stamp. */
+static bool freed_add(const struct host_pool *pool, struct host_shard *shard, struct host_block *block)
+{
+    if (block->requested > HOST_SHARD_SIZE) {
+        block->lent = HOST_LENT_KEPT;
+        block->stamp = host_stamp(pool);
+        host_list_push(&shard->kept, block, false);
+        shard->kept_count++;
+        return true;
+    }
+    block->lent = HOST_LENT_FREED;
+    host_list_push(&shard->freed, block, false);
+    shard->freed_bytes += block->size;
+    shard->freed_count++;
+    return false;
+}
+
+/* *ret_stamped: so many bytes have a stamp now, and host_tokens_freed must follow. *ret_full: flush must follow. */
+static bool put(struct host_pool *pool, uint64_t addr, size_t *ret_stamped, bool *ret_full)
 {
     struct host_shard *shard;
     struct host_block *block;
@@ -123,14 +180,12 @@ bool host_shard_put(struct host_pool *pool, uint64_t addr, bool *ret_full)
     block = out_find(shard, addr);
     if (block) {
         out_remove(shard, block);
-        block->lent = HOST_LENT_FREED;
-        host_list_push(&shard->freed, block, false);
-        shard->freed_bytes += block->size;
-        shard->freed_count++;
+        *ret_stamped = freed_add(pool, shard, block) ? block->size : 0;
         shard->live -= host_round(block->requested);
         shard->blocks -= block->size;
         shard->frees++;
-        *ret_full = shard->freed_count >= HOST_SHARD_BLOCKS || shard->freed_bytes >= HOST_SHARD_BYTES;
+        *ret_full = shard->freed_count >= HOST_SHARD_BLOCKS || shard->freed_bytes >= HOST_SHARD_BYTES ||
+                    shard->kept_count > HOST_SHARD_KEPT;
     }
     lock_give(&shard->lock);
     return block;
@@ -162,12 +217,14 @@ static void sync_one(struct host_pool *pool, struct host_shard *shard)
     shard->live = shard->blocks = shard->hits = shard->frees = 0;
 }
 
-/* A block that is in no list of the shard and not handed out goes into one of the pool. */
+/* A block that is in no list of the shard and not handed out goes into one of the pool. freed: it has no stamp yet. */
 static void give_back(struct host_pool *pool, struct host_block *block, bool freed)
 {
     block->state = HOST_NOWHERE;
     if (freed)
-        block->stamp = block->segment->stamp = pool->epoch;
+        block->stamp = host_stamp(pool);
+    if (block->stamp > block->segment->stamp)
+        block->segment->stamp = block->stamp;
     host_segment_leave(pool, block->segment);
     host_put(pool, block);
 }
@@ -182,6 +239,17 @@ static size_t freed_give_back(struct host_pool *pool, struct host_shard *shard)
         give_back(pool, block, true);
     }
     return bytes;
+}
+
+/* Keep so many. */
+static void kept_give_back(struct host_pool *pool, struct host_shard *shard, unsigned int keep)
+{
+    while (shard->kept_count > keep) {
+        struct host_block *block = shard->kept.first;
+
+        kept_remove(shard, block);
+        give_back(pool, block, false);
+    }
 }
 
 static void ready_give_back(struct host_pool *pool, struct host_magazine *magazine)
@@ -207,23 +275,35 @@ static void out_give_back(struct host_shard *shard)
         }
 }
 
-int host_shard_flush(struct host_pool *pool)
+/* Without a lock: this thread's shard gives back its freed blocks, and the oldest large ones if it keeps too many. */
+static int flush(struct host_pool *pool)
 {
     struct host_shard *shard = own_shard(pool);
-    uint64_t epoch;
     size_t bytes;
-    bool combines;
-    int rc;
 
     host_lock(pool);
     lock_take(&shard->lock);
     sync_one(pool, shard);
     bytes = freed_give_back(pool, shard);
+    if (shard->kept_count > HOST_SHARD_KEPT)
+        kept_give_back(pool, shard, HOST_SHARD_KEPT / 2);
     lock_give(&shard->lock);
-    combines = host_tokens_freed(pool, bytes, &epoch);
     lock_give(&pool->lock);
-    rc = combines ? host_tokens_combine(pool, epoch) : 0;
-    return rc == -EBUSY ? 0 : rc;
+    return host_tokens_freed(pool, bytes);
+}
+
+bool host_shard_free(struct host_pool *pool, uint64_t addr, int *ret_rc)
+{
+    size_t stamped;
+    bool full;
+    int rc;
+
+    if (!put(pool, addr, &stamped, &full))
+        return false;
+    *ret_rc = stamped ? host_tokens_freed(pool, stamped) : 0;
+    rc = full ? flush(pool) : 0;
+    *ret_rc = *ret_rc ? *ret_rc : rc;
+    return true;
 }
 
 /* Fill it from the pool's ready blocks if it is empty. */
@@ -260,7 +340,7 @@ void host_shard_fill(struct host_pool *pool, struct host_block *block, size_t si
     struct host_shard *shard;
     unsigned int class;
 
-    if (size > HOST_SHARD_SIZE || block->segment->passing)
+    if (block->segment->passing)
         return;
     class = host_class_of(size);
     shard = own_shard(pool);
@@ -271,7 +351,8 @@ void host_shard_fill(struct host_pool *pool, struct host_block *block, size_t si
     block->state = HOST_LENT;
     block->shard = own_index - 1;
     out_push(shard, block);
-    magazine_fill(pool, magazine_of(shard, class), block->segment->family, class, own_index - 1);
+    if (size <= HOST_SHARD_SIZE)
+        magazine_fill(pool, magazine_of(shard, class), block->segment->family, class, own_index - 1);
     lock_give(&shard->lock);
 }
 
@@ -288,8 +369,11 @@ bool host_shard_recall(struct host_pool *pool, struct host_block *block)
         block->state = HOST_LIVE;
     } else if (block->lent == HOST_LENT_FREED) {
         freed_remove(shard, block);
-        pool->unrecorded += block->size;
         give_back(pool, block, true);
+        host_tokens_deferred(pool, block->size);
+    } else if (block->lent == HOST_LENT_KEPT) {
+        kept_remove(shard, block);
+        give_back(pool, block, false);
     } else {
         ready_remove(shard, block);
         give_back(pool, block, false);
@@ -308,7 +392,8 @@ void host_shards_flush(struct host_pool *pool, bool patient)
         else if (!lock_take_within(&shard->lock, PATIENCE_NS))
             continue;
         sync_one(pool, shard);
-        pool->unrecorded += freed_give_back(pool, shard);
+        host_tokens_deferred(pool, freed_give_back(pool, shard));
+        kept_give_back(pool, shard, 0);
         for (unsigned int k = 0; k < HOST_MAGAZINES; k++)
             ready_give_back(pool, &shard->magazines[k]);
         lock_give(&shard->lock);

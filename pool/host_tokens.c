@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_tokens.c - which frees are complete; see struct host_pool for epochs. It owns the tokens that ops->record
- * returned until it drops them.
+ * host_tokens.c - which frees are complete; see struct host_tokens for epochs. It owns the tokens that ops->record has
+ * made.
  *
  * A token that is over proves that all earlier ones are: it was recorded after them, and covers every context that they
  * cover, unless a context has ended, and its work with it.
  *
- * Locking: host_internal.h says which functions take the pool's lock; calls ops->record, query, wait and drop without
- * it.
+ * Locking: host_tokens.lock, for the list; calls the functions of struct host_ops without it. Callers hold no lock.
  */
 #include "host_internal.h"
 
-/* How often a request that waits for the combiner looks for news: 10 us and longer, see lock_relax. */
+/* How often a request that waits for the combiner looks for news: 10 us and longer, see lock_relax. So many times in a
+ * row it looks at nothing else. */
 #define NEWS_LOOKS 200u
+#define NEWS_ALONE 8u
 
 /* The calling thread's last free: see host_last_free_set. No pool gets the address of an earlier one. */
 static __thread struct {
@@ -20,265 +21,288 @@ static __thread struct {
     uint64_t epoch;
 } last_free __attribute__((tls_model("initial-exec")));
 
-/* With the lock: a token that is in no list. Dropped now, or by its last user. */
-static void token_remove(struct host_pool *pool, struct host_token *token, struct host_drops *drops)
+void host_tokens_init(struct host_tokens *tokens)
+{
+    atomic_store(&tokens->epoch, 1);
+    for (unsigned int i = 0; i < HOST_TOKENS; i++) {
+        tokens->all[i].next = tokens->unused;
+        tokens->unused = &tokens->all[i];
+    }
+}
+
+void host_tokens_drop(struct host_pool *pool)
+{
+    for (unsigned int i = 0; i < HOST_TOKENS; i++) {
+        if (pool->tokens.all[i].token)
+            pool->ops->drop(pool->arg, pool->tokens.all[i].token);
+        pool->tokens.all[i].token = 0;
+    }
+    pool->tokens.first = pool->tokens.unused = NULL;
+    atomic_store(&pool->tokens.recorded, 0);
+}
+
+/* With the lock, as all static functions up to token_leave: a token that is in no list. */
+static void token_remove(struct host_tokens *tokens, struct host_token *token)
 {
     token->gone = true;
     if (token->users)
         return;
-    drops->tokens[drops->count++] = token->token;
-    token->next = pool->unused_token;
-    pool->unused_token = token;
+    token->next = tokens->unused;
+    tokens->unused = token;
 }
 
-void host_drops_run(struct host_pool *pool, struct host_drops *drops)
+/* Give up every second token, but not the last one. The next one covers what it has covered. */
+static void tokens_thin(struct host_tokens *tokens)
 {
-    for (unsigned int i = 0; i < drops->count; i++)
-        pool->ops->drop(pool->arg, drops->tokens[i]);
-    drops->count = 0;
-}
-
-/* With the lock: drop every second token, but not the last one. The next one covers what it has covered. */
-static void tokens_thin(struct host_pool *pool, struct host_drops *drops)
-{
-    for (struct host_token **link = &pool->first_token; *link && (*link)->next; link = &(*link)->next) {
+    for (struct host_token **link = &tokens->first; *link && (*link)->next; link = &(*link)->next) {
         struct host_token *token = *link;
 
         *link = token->next;
-        token_remove(pool, token, drops);
+        token_remove(tokens, token);
     }
 }
 
-/* With the lock: enter a token. False: there are too many that threads are asking about. */
-static bool token_enter(struct host_pool *pool, uint64_t value, uint64_t epoch, struct host_drops *drops)
+/* A token that is in no list. NULL: threads are asking about too many. */
+static struct host_token *token_take(struct host_tokens *tokens)
 {
-    struct host_token **link = &pool->first_token, *token;
+    struct host_token *token;
 
-    if (!pool->unused_token)
-        tokens_thin(pool, drops);
-    token = pool->unused_token;
-    if (!token)
-        return false;
-    pool->unused_token = token->next;
-    while (*link && (*link)->epoch < epoch)
-        link = &(*link)->next;
-    *token = (struct host_token){.token = value, .epoch = epoch, .next = *link};
-    *link = token;
-    return true;
-}
-
-uint64_t host_tokens_begin(struct host_pool *pool)
-{
-    pool->unrecorded = 0;
-    return pool->epoch++;
-}
-
-/* Record the token of an epoch that has ended, and take the lock. */
-static int record_locked(struct host_pool *pool, uint64_t epoch, struct host_drops *drops)
-{
-    uint64_t token;
-    int rc = pool->ops->record(pool->arg, &token);
-
-    lock_take(&pool->lock);
-    if (!rc && !token_enter(pool, token, epoch, drops)) {
-        drops->tokens[drops->count++] = token;
-        rc = -EBUSY;
-    }
-    return rc;
-}
-
-int host_tokens_record(struct host_pool *pool, uint64_t epoch)
-{
-    struct host_drops drops;
-    int rc;
-
-    drops.count = 0;
-    rc = record_locked(pool, epoch, &drops);
-    lock_give(&pool->lock);
-    host_drops_run(pool, &drops);
-    return rc;
-}
-
-/* With the lock: the first token that covers this stamp, or NULL. */
-static struct host_token *token_find(const struct host_pool *pool, uint64_t stamp)
-{
-    struct host_token *token = pool->first_token;
-
-    while (token && token->epoch < stamp)
-        token = token->next;
+    if (!tokens->unused)
+        tokens_thin(tokens);
+    token = tokens->unused;
+    if (token)
+        tokens->unused = token->next;
     return token;
 }
 
-/* With the lock: with a reference, which token_leave gives back. newest: the last one that covers it. */
-static struct host_token *token_use(const struct host_pool *pool, uint64_t stamp, bool newest)
+/* It has been recorded. */
+static void token_enter(struct host_tokens *tokens, struct host_token *token, uint64_t epoch)
 {
-    struct host_token *token = token_find(pool, stamp);
+    struct host_token **link = &tokens->first;
 
-    while (newest && token && token->next)
+    while (*link && (*link)->epoch < epoch)
+        link = &(*link)->next;
+    token->epoch = epoch;
+    token->gone = false;
+    token->next = *link;
+    *link = token;
+    if (atomic_load_explicit(&tokens->recorded, memory_order_relaxed) < epoch)
+        atomic_store(&tokens->recorded, epoch);
+}
+
+/* The first token that covers this stamp, with a reference, which token_leave gives back; NULL: there is none. newest:
+ * the last one. *ret_older: an earlier one than this one covers it. */
+static struct host_token *token_use(const struct host_tokens *tokens, uint64_t stamp, bool newest, bool *ret_older)
+{
+    struct host_token *token = tokens->first;
+
+    *ret_older = false;
+    while (token && token->epoch < stamp)
         token = token->next;
+    for (; newest && token && token->next; token = token->next)
+        *ret_older = true;
     if (token)
         token->users++;
     return token;
 }
 
-/* With the lock: take out tokens that are over, too. */
-static void token_leave(struct host_pool *pool, struct host_token *token, bool over, struct host_drops *drops)
+/* Take out tokens that are over, too. */
+static void token_leave(struct host_tokens *tokens, struct host_token *token, bool over)
 {
-    if (over && pool->done < token->epoch)
-        pool->done = token->epoch;
-    if (--token->users == 0 && token->gone)
-        token_remove(pool, token, drops);
-    while (pool->first_token && host_is_done(pool, pool->first_token->epoch)) {
-        struct host_token *first = pool->first_token;
+    uint64_t done = atomic_load_explicit(&tokens->done, memory_order_relaxed);
 
-        pool->first_token = first->next;
-        token_remove(pool, first, drops);
+    if (over && done < token->epoch) {
+        done = token->epoch;
+        atomic_store_explicit(&tokens->done, done, memory_order_release);
+    }
+    if (--token->users == 0 && token->gone)
+        token_remove(tokens, token);
+    while (tokens->first && tokens->first->epoch <= done) {
+        struct host_token *first = tokens->first;
+
+        tokens->first = first->next;
+        token_remove(tokens, first);
     }
 }
 
-/* With the lock: there is no combiner any more. */
-static void combiner_ends(struct host_pool *pool)
+/* In this order: the bytes of a free that reads the new epoch are not forgotten. */
+uint64_t host_tokens_begin(struct host_pool *pool)
 {
-    pool->combining = false;
-    atomic_fetch_add_explicit(&pool->news, 1, memory_order_release);
+    uint64_t epoch;
+
+    atomic_store_explicit(&pool->tokens.unrecorded, 0, memory_order_relaxed);
+    epoch = atomic_fetch_add(&pool->tokens.epoch, 1);
+#if !defined(__x86_64__)
+    atomic_thread_fence(memory_order_seq_cst); /* see host_stamp */
+#endif
+    return epoch;
 }
 
-/* With the lock, which is released meanwhile: ask about the first or the newest token that covers this stamp. True: it
- * is over. */
-static bool ask(struct host_pool *pool, uint64_t stamp, bool newest, struct host_drops *drops)
+int host_tokens_record(struct host_pool *pool, uint64_t epoch)
 {
-    struct host_token *token = token_use(pool, stamp, newest);
-    bool over;
-
-    if (!token)
-        return host_is_done(pool, stamp);
-    newest |= !token->next;
-    lock_give(&pool->lock);
-    host_drops_run(pool, drops);
-    over = pool->ops->query(pool->arg, token->token) == 1;
-    lock_take(&pool->lock);
-    pool->luck = !over ? 0 : newest ? HOST_LUCK : pool->luck + 1;
-    token_leave(pool, token, over, drops);
-    return over;
-}
-
-bool host_tokens_freed(struct host_pool *pool, size_t size, uint64_t *ret_epoch)
-{
-    pool->unrecorded += size;
-    if (pool->combining || pool->unrecorded < HOST_TOKEN_BYTES)
-        return false;
-    pool->combining = true;
-    *ret_epoch = host_tokens_begin(pool);
-    return true;
-}
-
-/* The free's own token comes first. Then, once, a token for the frees of threads that found this one at work, and an
- * answer for requests that wait: the driver's lock and state are at hand. No more than that, because the free has to
- * return. */
-int host_tokens_combine(struct host_pool *pool, uint64_t epoch)
-{
-    struct host_drops drops;
+    struct host_tokens *tokens = &pool->tokens;
+    struct host_token *token;
     int rc;
 
-    drops.count = 0;
-    rc = record_locked(pool, epoch, &drops);
-    if (!rc && pool->unrecorded >= HOST_TOKEN_BYTES) {
-        const uint64_t more = host_tokens_begin(pool);
-
-        lock_give(&pool->lock);
-        host_drops_run(pool, &drops);
-        if (record_locked(pool, more, &drops) == 0)
-            epoch = more;
-    }
-    if (!rc && pool->waiters)
-        (void)ask(pool, epoch, true, &drops);
-    combiner_ends(pool);
-    lock_give(&pool->lock);
-    host_drops_run(pool, &drops);
-    if (!rc)
-        host_last_free_set(pool, epoch);
+    lock_take(&tokens->lock);
+    token = token_take(tokens);
+    lock_give(&tokens->lock);
+    if (!token)
+        return -EBUSY;
+    rc = pool->ops->record(pool->arg, &token->token);
+    lock_take(&tokens->lock);
+    if (rc)
+        token_remove(tokens, token);
+    else
+        token_enter(tokens, token, epoch);
+    lock_give(&tokens->lock);
     return rc;
 }
 
-/* With the lock, which is released meanwhile: wait for the combiner's news. False: none came. */
-static bool news_await(struct host_pool *pool, struct host_drops *drops)
+/* Ask about the first or the newest token that covers this stamp. True: it is over. *ret_older: it is not, but an
+ * earlier one that covers the stamp may be. */
+static bool ask(struct host_pool *pool, uint64_t stamp, bool newest, bool *ret_older)
 {
-    const unsigned int seen = atomic_load_explicit(&pool->news, memory_order_relaxed);
-    bool came = false;
+    struct host_tokens *tokens = &pool->tokens;
+    struct host_token *token;
+    unsigned int luck;
+    bool over;
 
-    pool->waiters++;
-    lock_give(&pool->lock);
-    host_drops_run(pool, drops);
-    for (unsigned int i = 0; !came && i < NEWS_LOOKS; i++) {
-        lock_relax(i);
-        came = atomic_load_explicit(&pool->news, memory_order_acquire) != seen;
-    }
-    lock_take(&pool->lock);
-    pool->waiters--;
-    return came;
+    lock_take(&tokens->lock);
+    token = token_use(tokens, stamp, newest, ret_older);
+    newest |= token && !token->next;
+    lock_give(&tokens->lock);
+    if (!token)
+        return host_is_done(pool, stamp);
+    over = pool->ops->query(pool->arg, token->token) == 1;
+    lock_take(&tokens->lock);
+    luck = atomic_load_explicit(&tokens->luck, memory_order_relaxed);
+    luck = !over ? 0 : newest ? HOST_LUCK : luck + 1;
+    atomic_store_explicit(&tokens->luck, luck, memory_order_relaxed);
+    token_leave(tokens, token, over);
+    lock_give(&tokens->lock);
+    return over;
 }
 
-bool host_tokens_news(struct host_pool *pool, uint64_t stamp, struct host_drops *drops)
+static bool combiner_try(struct host_tokens *tokens)
 {
-    const struct host_token *token;
-    bool over, hopes, combines;
+    return !atomic_load_explicit(&tokens->combining, memory_order_relaxed) &&
+           !atomic_exchange_explicit(&tokens->combining, true, memory_order_acquire);
+}
 
-    if (pool->combining && news_await(pool, drops))
-        return true;
-    combines = !pool->combining; /* else beside one that is held up */
-    pool->combining = true;
-    hopes = pool->luck >= HOST_LUCK;
-    token = token_find(pool, stamp);
-    if (!token || pool->unrecorded >= HOST_TOKEN_BYTES) {
-        const uint64_t epoch = host_tokens_begin(pool);
+static void combiner_ends(struct host_tokens *tokens)
+{
+    atomic_store_explicit(&tokens->combining, false, memory_order_release);
+}
 
-        lock_give(&pool->lock);
-        host_drops_run(pool, drops);
-        (void)record_locked(pool, epoch, drops);
+static bool is_due(const struct host_tokens *tokens)
+{
+    return atomic_load(&tokens->unrecorded) >= HOST_TOKEN_BYTES;
+}
+
+/* The combiner's free: its own token comes first. Then, once, a token for the frees of threads that found this one at
+ * work, and an answer for requests that wait: the driver's lock and state are at hand. No more than that, because the
+ * free has to return. */
+static int combine(struct host_pool *pool)
+{
+    struct host_tokens *tokens = &pool->tokens;
+    uint64_t epoch = host_tokens_begin(pool);
+    const int rc = host_tokens_record(pool, epoch);
+    bool older;
+
+    if (!rc && is_due(tokens)) {
+        const uint64_t more = host_tokens_begin(pool);
+
+        if (host_tokens_record(pool, more) == 0)
+            epoch = more;
     }
-    over = ask(pool, stamp, hopes, drops);
-    token = token_find(pool, stamp);
-    if (!over && hopes && token && token->next)
-        over = ask(pool, stamp, false, drops);
-    if (combines)
-        combiner_ends(pool);
+    if (!rc && atomic_load(&tokens->awaited)) {
+        atomic_store(&tokens->awaited, false);
+        (void)ask(pool, epoch, true, &older);
+    }
+    combiner_ends(tokens);
+    if (!rc)
+        host_last_free_set(pool, epoch);
+    return rc == -EBUSY ? 0 : rc;
+}
+
+int host_tokens_freed(struct host_pool *pool, size_t size)
+{
+    if (size < HOST_TOKEN_BYTES)
+        host_tokens_deferred(pool, size);
+    else
+        atomic_store_explicit(&pool->tokens.unrecorded, size, memory_order_release); /* more does not count */
+    return is_due(&pool->tokens) && combiner_try(&pool->tokens) ? combine(pool) : 0;
+}
+
+/* Wait for the combiner: until its news are that the stamp is done (true), until this thread is the combiner
+ * (*ret_combines), or for a short time. */
+static bool news_await(struct host_pool *pool, uint64_t stamp, bool *ret_combines)
+{
+    struct host_tokens *tokens = &pool->tokens;
+    uint64_t done, last = 0;
+
+    *ret_combines = false;
+    for (unsigned int i = 0; i < NEWS_LOOKS; i++, last = done) {
+        done = atomic_load_explicit(&tokens->done, memory_order_acquire);
+        if (stamp <= done)
+            return true;
+        if (i % NEWS_ALONE == 0 || done != last) { /* perhaps it has finished */
+            *ret_combines = combiner_try(tokens);
+            if (*ret_combines)
+                return false;
+            if (!atomic_load_explicit(&tokens->awaited, memory_order_relaxed))
+                atomic_store(&tokens->awaited, true);
+        }
+        lock_relax(i);
+    }
+    return false;
+}
+
+bool host_tokens_news(struct host_pool *pool, uint64_t stamp)
+{
+    struct host_tokens *tokens = &pool->tokens;
+    bool over, combines, hopes, older;
+
+    if (news_await(pool, stamp, &combines))
+        return true;
+    hopes = atomic_load_explicit(&tokens->luck, memory_order_relaxed) >= HOST_LUCK;
+    if (atomic_load(&tokens->recorded) < stamp || is_due(tokens))
+        (void)host_tokens_record(pool, host_tokens_begin(pool));
+    over = ask(pool, stamp, hopes, &older);
+    if (!over && older)
+        over = ask(pool, stamp, false, &older);
+    if (combines) /* else beside one that is held up */
+        combiner_ends(tokens);
     return over;
 }
 
 bool host_tokens_ask(struct host_pool *pool, uint64_t stamp)
 {
-    struct host_drops drops;
-    bool done;
-
-    drops.count = 0;
-    lock_take(&pool->lock);
-    for (int i = 0; !(done = host_is_done(pool, stamp)) && i < HOST_NEWS; i++)
-        if (!host_tokens_news(pool, stamp, &drops))
-            break;
-    lock_give(&pool->lock);
-    host_drops_run(pool, &drops);
-    return done;
+    for (int i = 0; !host_is_done(pool, stamp); i++)
+        if (i == HOST_NEWS || !host_tokens_news(pool, stamp))
+            return false;
+    return true;
 }
 
 int host_tokens_wait(struct host_pool *pool, uint64_t epoch, bool exact)
 {
-    struct host_drops drops;
+    struct host_tokens *tokens = &pool->tokens;
     struct host_token *token;
-    bool done;
+    bool older;
     int rc;
 
-    drops.count = 0;
-    lock_take(&pool->lock);
-    done = host_is_done(pool, epoch);
-    token = done ? NULL : token_use(pool, epoch, false);
-    lock_give(&pool->lock);
+    if (host_is_done(pool, epoch))
+        return 0;
+    lock_take(&tokens->lock);
+    token = token_use(tokens, epoch, false, &older);
+    lock_give(&tokens->lock);
     if (!token)
-        return done ? 0 : -ESRCH;
+        return host_is_done(pool, epoch) ? 0 : -ESRCH;
     rc = exact && token->epoch != epoch ? -ESRCH : pool->ops->wait(pool->arg, token->token);
-    lock_take(&pool->lock);
-    token_leave(pool, token, rc == 0, &drops);
-    lock_give(&pool->lock);
-    host_drops_run(pool, &drops);
+    lock_take(&tokens->lock);
+    token_leave(tokens, token, rc == 0);
+    lock_give(&tokens->lock);
     return rc;
 }
 

@@ -5,7 +5,7 @@
  * A token of the pool is an event on every pooled context. As every call that could disturb a capture, recording and
  * asking happen in a slot of the context (free_order.h), for which a beginning capture waits.
  *
- * Locking: host.lock, a leaf lock, for the unused tokens and events; never held over a CUDA call.
+ * Locking: host.lock, a leaf lock, for the unused tokens; never held over a CUDA call.
  */
 #include "context/host_memory.h"
 
@@ -31,40 +31,34 @@
 
 /* How long a request asks whether other threads' memory has become idle. */
 #define ASK_MS 300
-/* The pool has up to 64 tokens, and each thread may have one more that it is about to enter. */
+/* The pool has up to 64 tokens, and each thread may have one of its own. */
 #define TOKENS 128u
-#define SPARES TOKENS
 /* The longest pause of a thread that waits, in nanoseconds. */
 #define NAP_MAX_NS 1000000u
 
+/* It keeps its events for the next time that it is recorded. */
 struct token {
     struct token *next;
-    unsigned int count;
+    unsigned int entries; /* that the registry had; those without an event are over */
+    unsigned int count;   /* of its events that were recorded */
     struct {
-        unsigned int entry; /* of the context, in contexts.entries */
-        unsigned int life;
         CUevent event;
+        unsigned int life; /* of the entry, when the event was made */
         atomic_bool over;
-    } events[CONTEXTS_MAX];
-};
-
-/* The part of an entry of the registry that belongs to this file. */
-struct entry {
-    unsigned int life; /* of the contexts that it has meant so far; events of earlier ones have ended with them */
-    unsigned int count;
-    CUevent spares[SPARES];
+    } events[CONTEXTS_MAX]; /* by the context's entry in the registry */
 };
 
 static struct {
     _Atomic(struct host_pool *) pool;
     const struct real_driver *driver;
     pthread_mutex_t making; /* one thread makes the pool */
-    struct lock lock;       /* guards the members below */
+    /* Of an entry of the registry: how many contexts it has meant that have ended, and their events with them. */
+    atomic_uint lives[CONTEXTS_MAX];
+    struct lock lock; /* guards the members below */
     struct token *unused;
     unsigned int given; /* so many of tokens have been in use */
     struct token tokens[TOKENS];
-    struct entry entries[CONTEXTS_MAX];
-    atomic_bool unwaited; /* a free has not waited for its context since host_memory_unwaited */
+    atomic_bool unwaited; /* a free has not waited for its context since host_memory_unwaited; without the lock */
 } host = {.making = PTHREAD_MUTEX_INITIALIZER};
 
 static struct token *token_take(void)
@@ -78,41 +72,34 @@ static struct token *token_take(void)
     else if (host.given < TOKENS)
         token = &host.tokens[host.given++];
     lock_give(&host.lock);
-    if (token)
-        token->count = 0;
     return token;
 }
 
-/* Give a token back, with its events. */
 static void token_give(struct token *token)
 {
     lock_take(&host.lock);
-    for (unsigned int i = 0; i < token->count; i++) {
-        struct entry *entry = &host.entries[token->events[i].entry];
-
-        if (entry->life == token->events[i].life && entry->count < SPARES)
-            entry->spares[entry->count++] = token->events[i].event;
-    }
     token->next = host.unused;
     host.unused = token;
     lock_give(&host.lock);
 }
 
-/* An event of the context, unused. */
-static CUresult event_take(struct context *context, unsigned int entry, unsigned int *ret_life, CUevent *ret_event)
+/* Record the token's event for a context. The caller holds a slot of it. */
+static CUresult event_record(struct context *context, unsigned int entry, struct token *token)
 {
+    const unsigned int life = atomic_load(&host.lives[entry]);
     _Atomic(CUevent) event = NULL;
-    CUresult result = CUDA_SUCCESS;
 
-    lock_take(&host.lock);
-    *ret_life = host.entries[entry].life;
-    if (host.entries[entry].count)
-        event = host.entries[entry].spares[--host.entries[entry].count];
-    lock_give(&host.lock);
-    if (!event)
-        result = order_event_make(context, &event);
-    *ret_event = event;
-    return result;
+    if (!token->events[entry].event || token->events[entry].life != life) {
+        const CUresult result = order_event_make(context, &event);
+
+        if (result)
+            return result;
+        token->events[entry].event = event;
+        token->events[entry].life = life;
+    }
+    atomic_store_explicit(&token->events[entry].over, false, memory_order_relaxed);
+    token->count++;
+    return host.driver->cuCtxRecordEvent(context_handle(context), token->events[entry].event);
 }
 
 /* Record an event of the token in a pinned context. -EBUSY: a stream captures. */
@@ -120,23 +107,14 @@ static int record_in(struct context *context, unsigned int entry, struct token *
 {
     struct slot *slot = order_slot_take(context);
     CUresult result = CUDA_ERROR_NOT_READY;
-    const unsigned int i = token->count;
 
-    if (!capture_active()) {
-        result = event_take(context, entry, &token->events[i].life, &token->events[i].event);
-        if (!result) {
-            token->events[i].entry = entry;
-            atomic_store_explicit(&token->events[i].over, false, memory_order_relaxed);
-            token->count++;
-            result = host.driver->cuCtxRecordEvent(context_handle(context), token->events[i].event);
-        }
-    }
+    if (!capture_active())
+        result = event_record(context, entry, token);
     order_slot_give(slot, CUDA_ERROR_NOT_READY); /* nothing was put in order */
     if (!result)
         return 0;
     order_failed(context, result);
-    if (token->count > i)
-        atomic_store_explicit(&token->events[i].over, true, memory_order_relaxed);
+    atomic_store_explicit(&token->events[entry].over, true, memory_order_relaxed);
     if (context_failed(context)) /* its work has been aborted */
         return 0;
     return result == CUDA_ERROR_NOT_READY ||
@@ -145,15 +123,20 @@ static int record_in(struct context *context, unsigned int entry, struct token *
                : -EIO;
 }
 
-static int record(void *arg, uint64_t *ret_token)
+static int record(void *arg, uint64_t *at)
 {
-    struct token *token = token_take();
+    struct token *token = *at ? (struct token *)(uintptr_t)*at : token_take();
     int rc = token ? 0 : -EBUSY;
 
     (void)arg;
+    *at = (uintptr_t)token;
+    if (token)
+        token->entries = token->count = 0;
     for (unsigned int i = 0; !rc && i < atomic_load(&contexts.count); i++) {
         struct context *context = atomic_load(&contexts.entries[i]);
 
+        token->entries = i + 1;
+        atomic_store_explicit(&token->events[i].over, true, memory_order_relaxed);
         if (!atomic_load(&context->handle) || !context->pool || atomic_load(&context->ending))
             continue;
         if (!context_pin(context)) {
@@ -164,27 +147,18 @@ static int record(void *arg, uint64_t *ret_token)
         rc = record_in(context, i, token);
         context_unpin(context);
     }
-    if (rc && token)
-        token_give(token);
-    if (!rc)
-        *ret_token = (uintptr_t)token;
     return rc;
 }
 
-static bool has_ended(const struct token *token, unsigned int i)
+static bool has_ended(const struct token *token, unsigned int entry)
 {
-    bool ended;
-
-    lock_take(&host.lock);
-    ended = host.entries[token->events[i].entry].life != token->events[i].life;
-    lock_give(&host.lock);
-    return ended;
+    return atomic_load(&host.lives[entry]) != token->events[entry].life;
 }
 
 /* Ask about one event; results as query's. */
 static int query_one(const struct token *token, unsigned int i)
 {
-    struct context *context = atomic_load(&contexts.entries[token->events[i].entry]);
+    struct context *context = atomic_load(&contexts.entries[i]);
     CUresult result = CUDA_ERROR_NOT_READY;
     struct slot *slot;
     bool captures;
@@ -212,7 +186,7 @@ static int query(void *arg, uint64_t value)
     int rc = 1;
 
     (void)arg;
-    for (unsigned int i = 0; rc == 1 && i < token->count; i++) {
+    for (unsigned int i = 0; rc == 1 && i < token->entries; i++) {
         if (atomic_load_explicit(&token->events[i].over, memory_order_acquire))
             continue;
         rc = query_one(token, i);
@@ -260,18 +234,13 @@ static int alloc(void *arg, const struct host_key *key, size_t size, uint64_t *r
 /* With the slot: is all work of the context over? */
 static bool is_idle(struct context *context, unsigned int entry)
 {
-    unsigned int life;
-    CUevent event;
-    CUresult result = event_take(context, entry, &life, &event);
+    struct token *token = token_take();
+    CUresult result = token ? event_record(context, entry, token) : CUDA_ERROR_NOT_READY;
 
     if (!result)
-        result = host.driver->cuCtxRecordEvent(context_handle(context), event);
-    if (!result)
-        result = host.driver->cuEventQuery(event);
-    lock_take(&host.lock);
-    if (event && host.entries[entry].life == life && host.entries[entry].count < SPARES)
-        host.entries[entry].spares[host.entries[entry].count++] = event;
-    lock_give(&host.lock);
+        result = host.driver->cuEventQuery(token->events[entry].event);
+    if (token)
+        token_give(token);
     return result == CUDA_SUCCESS;
 }
 
@@ -287,13 +256,13 @@ static unsigned int entry_of(const struct context *context)
 /* Wait for all work that was launched so far. */
 static int wait_for_all(void)
 {
-    uint64_t token;
+    uint64_t token = 0;
     int rc = record(NULL, &token);
 
-    if (rc)
-        return rc;
-    rc = wait_for(NULL, token);
-    drop(NULL, token);
+    if (!rc)
+        rc = wait_for(NULL, token);
+    if (token)
+        drop(NULL, token);
     return rc;
 }
 
@@ -447,13 +416,9 @@ bool host_memory_stats(struct host_stats *ret_stats)
 void host_memory_context_ended(const struct context *context)
 {
     struct host_pool *pool = host_memory_pool();
-    const unsigned int entry = pool ? entry_of(context) : 0;
 
     if (!pool)
         return;
-    lock_take(&host.lock);
-    host.entries[entry].life++;
-    host.entries[entry].count = 0;
-    lock_give(&host.lock);
+    atomic_fetch_add(&host.lives[entry_of(context)], 1);
     host_pool_owner_gone(pool, (uintptr_t)context);
 }

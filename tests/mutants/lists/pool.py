@@ -75,7 +75,8 @@ MUTANTS = [
     Mutant("a refused pinned request waits for later work", ["host_bound"], [
         ("host_release(r->pool, SIZE_MAX, 0, false, &need) ? ROOM", "host_release(r->pool, SIZE_MAX, 0, true, &need) ? ROOM")]),
     Mutant("a passing block that was kept is spared for what it cannot serve", ["host_bound"], [
-        ("return host_class_within(segment->size) >= host_class_of(need->size) &&", "return segment->size >= need->size &&")]),
+        ("return host_fits(segment->size, need->size);",
+         "return segment->size >= need->size && segment->size <= need->size + need->size / HOST_FIT_PART;")]),
     Mutant("the bound asks about memory that is complete", ["host_bound"], [
         ("now_ns() < (host_idle_is_complete(pool) ? busy : asked)", "now_ns() < (busy ? busy : asked)")]),
     Mutant("pinned requests under way do not raise the bound", ["host_bound"], [
@@ -87,19 +88,19 @@ MUTANTS = [
     Mutant("pinned memory is handed out before its work is over", ["host_pool", "host_random", "pinned static pooled ordered"], [
         ("over = pool->ops->query(pool->arg, token->token) == 1;", "over = pool->ops->query(pool->arg, token->token) >= 0;")]),
     Mutant("pinned: a token covers frees that come while it is recorded", ["host_random"], [
-        ("pool->unrecorded = 0; return pool->epoch++;", "pool->unrecorded = 0; return ++pool->epoch;")]),
+        ("epoch = atomic_fetch_add(&pool->tokens.epoch, 1);", "epoch = atomic_fetch_add(&pool->tokens.epoch, 1) + 1;")]),
     Mutant("pinned: each small free has a token", ["host_combiner"], [
-        ("if (pool->combining || pool->unrecorded < HOST_TOKEN_BYTES)", "if (pool->combining)")]),
+        ("return is_due(&pool->tokens) && combiner_try(", "return combiner_try(")]),
     Mutant("pinned: small frees have no token until a request needs one", ["host_combiner"], [
-        ("if (pool->combining || pool->unrecorded < HOST_TOKEN_BYTES)", "if (pool->combining || size < HOST_TOKEN_BYTES)")]),
+        ("return is_due(&pool->tokens) && combiner_try(", "return size >= HOST_TOKEN_BYTES && combiner_try(")]),
     Mutant("pinned: a free records beside the combiner", ["host_combiner"], [
-        ("if (pool->combining || pool->unrecorded < HOST_TOKEN_BYTES)", "if (pool->unrecorded < HOST_TOKEN_BYTES)")]),
+        ("combiner_try(&pool->tokens) ? combine(pool)", "(combiner_try(&pool->tokens) || 1) ? combine(pool)")]),
     Mutant("pinned: the combiner leaves frees that came meanwhile without a token", ["host_combiner"], [
-        ("if (!rc && pool->unrecorded >= HOST_TOKEN_BYTES) {", "if (0) {")]),
+        ("if (!rc && is_due(tokens)) {", "if (0) {")]),
     Mutant("pinned: a request waits for a combiner that is held up", ["host_combiner"], [
-        ("!came && i < NEWS_LOOKS; i++)", "!came; i++)")], 10),
+        ("i < NEWS_LOOKS; i++, last = done)", "1; i++, last = done)")], 10),
     Mutant("pinned: a request that asked beside the combiner ends its part", ["host_combiner"], [
-        ("if (combines) combiner_ends(pool);", "combiner_ends(pool);")]),
+        ("if (combines) /* else beside one that is held up */ combiner_ends(tokens);", "combiner_ends(tokens);")]),
     Mutant("pinned: who has been beaten to a block asks the driver for memory", ["host_combiner"], [
         ("#define HOST_NEWS 4096", "#define HOST_NEWS 2")]),
     Mutant("pinned: a small request asks before it takes free memory of slabs", ["host_combiner"], [
@@ -120,7 +121,19 @@ MUTANTS = [
     Mutant("pinned: the driver serves before other threads' shards", ["host_shards"], [
         ("host_shards_flush(pool, true); family = ", "family = ")]),
     Mutant("pinned: memory beyond the bound stays in a shard", ["host_shards"], [
-        ("if (size > HOST_SHARD_SIZE || block->segment->passing)", "if (size > HOST_SHARD_SIZE)")]),
+        ("if (block->segment->passing) return; class = host_class_of(size);", "class = host_class_of(size);")]),
+    Mutant("pinned: a large block that a shard keeps serves before its work is over", ["host_shards", "host_random_shards"], [
+        ("if (host_is_done(pool, block->stamp)) return block; *ret_stamp", "if (block->stamp) return block; *ret_stamp")]),
+    Mutant("pinned: a large block that a shard keeps has the stamp of its last free but one", ["host_random_shards"], [
+        ("block->stamp = host_stamp(pool); host_list_push(&shard->kept", "host_list_push(&shard->kept")]),
+    Mutant("pinned: a shard does not ask about the large blocks that it keeps", ["host_shards"], [
+        ("(stamp && host_tokens_ask(pool, stamp) &&", "(0 && stamp && host_tokens_ask(pool, stamp) &&")]),
+    Mutant("pinned: a shard keeps all large blocks", ["host_shards"], [
+        ("|| shard->kept_count > HOST_SHARD_KEPT; }", "; }")]),
+    Mutant("pinned: what a shard has kept is waiting in the wrong order", ["host_random_shards"], [
+        ("if (list->last && list->last->stamp > block->stamp)", "if (0)")]),
+    Mutant("pinned: the driver serves before other threads' shards, large blocks", ["host_shards"], [
+        ("if (shards) host_shards_flush(pool, true);", "")]),
     Mutant("pinned: a shard keeps all that is live", ["host_shards"], [
         ("if (shard->out >= HOST_SHARD_OUT) out_give_back(shard);", "")]),
     Mutant("pinned: a shard's memory survives its context", ["host_shards"], [

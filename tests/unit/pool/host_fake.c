@@ -205,7 +205,7 @@ static int fake_free(void *arg, const struct host_key *key, uint64_t addr, size_
     return rc;
 }
 
-static int fake_record(void *arg, uint64_t *ret_token)
+static int fake_record(void *arg, uint64_t *token)
 {
     struct host_fake *fake = arg;
     const int rc = enter(fake, HOST_CALL_RECORD);
@@ -213,14 +213,17 @@ static int fake_record(void *arg, uint64_t *ret_token)
 
     if (rc || fake->frozen)
         return rc ? rc : -EBUSY;
-    work = calloc(1, sizeof(*work));
+    work = *token ? (struct work *)(uintptr_t)*token : calloc(1, sizeof(*work));
     if (!work)
         abort();
-    atomic_fetch_add(&fake->tokens, 1);
+    if (!*token)
+        atomic_fetch_add(&fake->tokens, 1);
+    if (atomic_load(&work->users))
+        host_fake_fault(fake, "a token was recorded while a thread asks about it");
     work->launched = atomic_load(&fake->launched);
     while (atomic_load(&fake->hold))
         sched_yield();
-    *ret_token = (uintptr_t)work;
+    *token = (uintptr_t)work;
     return 0;
 }
 

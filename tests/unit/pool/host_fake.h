@@ -29,7 +29,7 @@ struct host_fake {
     struct host_pool *pool;
     atomic_ulong launched, completed;
     atomic_ulong calls[HOST_CALLS];
-    atomic_ulong tokens;   /* recorded and not dropped */
+    atomic_ulong tokens;   /* made and not dropped */
     _Atomic(size_t) held;  /* bytes that the driver has given */
     size_t capacity;       /* -ENOMEM beyond this; 0: none */
     unsigned long fail_at; /* the call of fail_call that fails, counted from 1; 0: none */

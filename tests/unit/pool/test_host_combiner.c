@@ -165,10 +165,10 @@ static void test_a_request_beside_a_combiner_that_is_held_up(void **state)
     assert_int_equal(pthread_create(&getting, NULL, get_main, &third), 0);
     pthread_join(getting, NULL); /* a deadlock, if it waits for the combiner */
     assert_int_equal(third, second);
-    assert_true(fake.pool->combining);
+    assert_true(fake.pool->tokens.combining);
     fake.hold = false;
     pthread_join(freeing, NULL);
-    assert_false(fake.pool->combining);
+    assert_false(fake.pool->tokens.combining);
     put(third, MIB);
     put(get(MIB), MIB);
 }
@@ -187,7 +187,7 @@ static void test_a_token_that_failed(void **state)
         fake.fail_rc = errors[i];
         assert_int_equal(host_pool_free(fake.pool, addr, false), errors[i] == -EBUSY ? 0 : errors[i]);
         host_fake_complete(&fake);
-        assert_false(fake.pool->combining);
+        assert_false(fake.pool->tokens.combining);
         memset((void *)(uintptr_t)addr, 0, MIB); /* the fake's marks */
         assert_int_equal(get(MIB), addr);
         put(addr, MIB);

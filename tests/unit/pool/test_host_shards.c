@@ -9,6 +9,7 @@
 #include "seeded.h"
 
 #define BIG    HOST_SHARD_SIZE
+#define LARGE  (3 * MIB)
 #define IN_ONE 15 /* so many of them are in a slab */
 #define COUNT  64
 
@@ -45,31 +46,53 @@ static struct host_shard *stock(size_t size)
     return NULL;
 }
 
+/* The thread's shard keeps a block of this size. */
+static struct host_shard *stock_large(size_t size)
+{
+    for (int round = 0; round < 3; round++)
+        put(get(size), size);
+    for (unsigned int i = 0; i < HOST_SHARDS; i++)
+        if (fake.pool->shards[i].kept_count)
+            return &fake.pool->shards[i];
+    fail_msg("no shard keeps it");
+    return NULL;
+}
+
+static void pairs_without_lock(size_t size)
+{
+    struct host_key key;
+    size_t found;
+
+    lock_take(&fake.pool->lock); /* a deadlock, if a pair takes it */
+    for (int i = 0; i < 4; i++) {
+        const uint64_t addr = get(size);
+
+        PASSES(host_pool_find(fake.pool, addr, &found, &key));
+        assert_true(found == size && key.owner == plain.owner);
+        put(addr, size);
+    }
+    lock_give(&fake.pool->lock);
+}
+
 static void test_a_pair_takes_no_lock(void **state)
 {
     const uint64_t live = get(8 * KIB);
     struct host_stats before, after;
-    struct host_key key;
-    uint64_t addr;
-    size_t size;
 
     (void)stock(4 * KIB);
     before = stats(); /* gives back what is ready */
     (void)stock(4 * KIB);
-    lock_take(&fake.pool->lock); /* a deadlock, if a pair takes it */
-    for (int i = 0; i < 4; i++) {
-        addr = get(4 * KIB);
-        PASSES(host_pool_find(fake.pool, addr, &size, &key));
-        assert_true(size == 4 * KIB && key.owner == plain.owner);
-        put(addr, 4 * KIB);
-    }
-    lock_give(&fake.pool->lock);
+    pairs_without_lock(4 * KIB);
     after = stats();
     assert_int_equal(after.allocs - before.allocs, after.frees - before.frees);
     assert_true(after.frees - before.frees > COUNT + 4);
     assert_int_equal(after.live, 8 * KIB);
     assert_int_equal(after.peak_live, 8 * KIB + COUNT * 4 * KIB);
     put(live, 8 * KIB);
+    (void)stock_large(LARGE);
+    pairs_without_lock(LARGE);
+    (void)stock_large(200 * KIB);
+    pairs_without_lock(200 * KIB);
 }
 
 static void test_invalid_frees(void **state)
@@ -79,15 +102,19 @@ static void test_invalid_frees(void **state)
     size_t size;
 
     (void)stock(4 * KIB);
-    for (int i = 0; i < 8; i++) {
-        const uint64_t addr = get(4 * KIB);
+    for (int i = 0; i < 16; i++) {
+        const size_t asked = i < 8 ? 4 * KIB : LARGE;
+        uint64_t addr;
 
+        if (asked == LARGE)
+            (void)stock_large(LARGE);
+        addr = get(asked);
         assert_int_equal(host_pool_free(fake.pool, addr + HOST_GRANULE, false), -EINVAL);
         if (i % 2) { /* the block is the pool's then */
             PASSES(host_pool_block(fake.pool, addr + i * 100, &base, &size));
-            assert_true(base == addr && size == 4 * KIB);
+            assert_true(base == addr && size == asked);
         }
-        put(addr, 4 * KIB);
+        put(addr, asked);
         assert_int_equal(host_pool_free(fake.pool, addr, i / 2 % 2), -EINVAL);
         assert_int_equal(host_pool_find(fake.pool, addr, &size, &key), -EINVAL);
         assert_int_equal(host_pool_block(fake.pool, addr, &base, &size), -EINVAL);
@@ -133,6 +160,32 @@ static void test_work_that_is_not_over(void **state)
     }
 }
 
+/* Large blocks, too; each serves as soon as its own work is over. The shard keeps some, the pool has the rest. */
+static void test_large_work_that_is_not_over(void **state)
+{
+    enum { SOME = HOST_SHARD_KEPT + 4 };
+    uint64_t addr[SOME], misses, again;
+
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < SOME; i++)
+            addr[i] = get(LARGE);
+        for (int i = 0; i < SOME; i++) {
+            host_fake_launch(&fake);
+            put(addr[i], LARGE);
+        }
+        for (unsigned int i = 0; i < HOST_SHARDS; i++)
+            assert_true(fake.pool->shards[i].kept_count <= HOST_SHARD_KEPT);
+        assert_sound();
+        misses = fake.pool->stats.misses; /* statistics take back what shards keep */
+        host_fake_step(&fake);
+        again = get(LARGE);
+        assert_int_equal(again, addr[0]);
+        put(again, LARGE);
+        assert_int_equal(stats().misses, misses);
+        host_fake_complete(&fake);
+    }
+}
+
 /* Nor does the bound rise by frees that only the shard knows of. */
 static void test_the_peak(void **state)
 {
@@ -155,6 +208,8 @@ static void test_trim_and_decay(void **state)
     assert_int_equal(fake.held, 0);
     (void)stock(4 * KIB);
     assert_int_equal(host_pool_decay(fake.pool, 0), HOST_SLAB);
+    (void)stock_large(LARGE);
+    assert_int_equal(host_pool_trim(fake.pool, false), LARGE);
 }
 
 static void *pair_main(void *size)
@@ -177,6 +232,12 @@ static void test_other_shards_memory(void **state)
     assert_int_equal(stats().misses, 1);
     for (int i = 0; i < IN_ONE; i++)
         put(addr[i], BIG);
+    (void)stock_large(LARGE);
+    assert_int_equal(stats().misses, 2);
+    (void)stock_large(LARGE); /* the statistics have taken it back */
+    assert_int_equal(pthread_create(&thread, NULL, pair_main, (void *)LARGE), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(stats().misses, 2);
 }
 
 static void test_an_owner_that_ends(void **state)
@@ -260,9 +321,9 @@ static _Atomic uint64_t slots[SLOTS];
 
 static size_t slot_size(unsigned int slot)
 {
-    static const size_t sizes[] = {512, 4 * KIB, 64 * KIB, 100 * KIB};
+    static const size_t sizes[] = {512, 4 * KIB, 64 * KIB, 100 * KIB, 300 * KIB, MIB};
 
-    return sizes[slot % 4];
+    return sizes[slot % 6];
 }
 
 static void look(uint64_t choice)
@@ -327,6 +388,7 @@ int main(void)
         SHARDED(test_invalid_frees),
         SHARDED(test_another_thread_frees),
         SHARDED(test_work_that_is_not_over),
+        SHARDED(test_large_work_that_is_not_over),
         SHARDED(test_the_peak),
         SHARDED(test_trim_and_decay),
         SHARDED(test_other_shards_memory),
