@@ -164,13 +164,13 @@ struct host_token {
  * the combiner changes both once or twice for all of them.
  */
 struct host_tokens {
-    _Alignas(HOST_LINES) _Atomic(uint64_t) done; /* requests that wait look at it all the time */
-    _Alignas(HOST_LINES) _Atomic(uint64_t) epoch;
-    _Atomic(uint64_t) unrecorded; /* bytes freed in the current epoch, more or less: for HOST_TOKEN_BYTES */
-    atomic_bool combining;        /* there is a combiner */
-    atomic_bool awaited;          /* a request has waited for news since a combiner last asked */
-    atomic_uint luck;             /* so many questions in a row found their token over */
-    _Atomic(uint64_t) recorded;   /* the greatest epoch of a token so far; that one is in the list until it is over */
+    _Alignas(HOST_LINES) _Atomic uint64_t done; /* requests that wait look at it all the time */
+    _Alignas(HOST_LINES) _Atomic uint64_t epoch;
+    _Atomic uint64_t unrecorded; /* bytes freed in the current epoch, more or less: for HOST_TOKEN_BYTES */
+    atomic_bool combining;       /* there is a combiner */
+    atomic_bool awaited;         /* a request has waited for news since a combiner last asked */
+    atomic_uint luck;            /* so many questions in a row found their token over */
+    _Atomic uint64_t recorded;   /* the greatest epoch of a token so far; that one is in the list until it is over */
     /* Guards the lists and the members of tokens. */
     _Alignas(HOST_LINES) struct lock lock;
     struct host_token *first, *unused;

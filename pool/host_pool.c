@@ -51,7 +51,7 @@ int host_pool_create(const struct host_config *config, struct host_pool **ret_po
     pool->arg = config->arg;
     pool->limit = config->limit;
     pool->bound_min = config->bound_min;
-    pool->ask_ns = (uint64_t)config->ask_ms * 1000000u;
+    pool->ask_ns = config->ask_ns;
     atomic_store(&pool->sharded, config->sharded);
     host_tokens_init(&pool->tokens);
     *ret_pool = pool;

@@ -77,7 +77,7 @@ struct host_config {
     void *arg;                  /* passed to its functions */
     size_t limit;               /* most bytes of cached and live memory; 0: no limit */
     size_t bound_min;           /* see host_pool_alloc */
-    uint32_t ask_ms;            /* how long a request asks whether other threads' memory has become idle */
+    uint64_t ask_ns;            /* how long a request asks whether other threads' memory has become idle */
     bool sharded;               /* as if threads had contended for the pool already, see host_internal.h; for tests */
 };
 

@@ -22,9 +22,14 @@ void file_drop(int fd)
     pthread_setcancelstate(cancel, NULL);
 }
 
+int file_copy(int fd)
+{
+    return fcntl(fd, F_DUPFD_CLOEXEC, FD_MIN);
+}
+
 int file_aside(int fd)
 {
-    const int high = fcntl(fd, F_DUPFD_CLOEXEC, FD_MIN);
+    const int high = file_copy(fd);
 
     if (high < 0)
         return fd;

@@ -21,6 +21,9 @@ void file_drop(int fd);
 /* Move a descriptor of ours away from the numbers that programs count on. Returns its number from now on. */
 int file_aside(int fd);
 
+/* Another descriptor of its file, away from those numbers too. -1: there is none to be had. */
+int file_copy(int fd);
+
 /* 0; -EBADF: the program has closed our descriptor, and the number may be a file of its own; -ENOENT: the file has been
  * removed. file: the fstat of fd when it was opened. */
 int file_state(int fd, const struct stat *file);

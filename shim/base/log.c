@@ -80,7 +80,6 @@ static const char *const names[] = {"", "error", "warning", "info", "debug"};
 
 void log_write(enum conf_log_level level, const char *format, ...)
 {
-    const int saved = errno;
     char line[512];
     va_list args;
     int used, more;
@@ -97,12 +96,10 @@ void log_write(enum conf_log_level level, const char *format, ...)
         line[used++] = '\n';
         log_put(line, (size_t)used);
     }
-    errno = saved;
 }
 
 void log_lines(enum conf_log_level level, const char *format, ...)
 {
-    const int saved = errno;
     char text[1400], out[1600];
     const char *line = text;
     size_t used, whole = 0; /* so much is whole lines */
@@ -130,5 +127,4 @@ void log_lines(enum conf_log_level level, const char *format, ...)
         used += (size_t)snprintf(out + used, sizeof(out) - used, "cupool[%d]:   ", (int)getpid());
     }
     log_put(out, whole);
-    errno = saved;
 }

@@ -30,7 +30,7 @@
 #include "lock.h"
 
 /* How long a request asks whether other threads' memory has become idle. */
-#define ASK_MS 300
+#define ASK_NS 300000000u
 /* The pool has up to 64 tokens, and each thread may have one of its own. */
 #define TOKENS 128u
 /* The longest pause of a thread that waits, in nanoseconds. */
@@ -324,7 +324,7 @@ static const struct host_ops host_ops = {.alloc = alloc,
 static struct host_pool *make(const struct real_driver *driver, uint64_t limit)
 {
     const struct host_config config = {
-        .ops = &host_ops, .limit = (size_t)limit, .bound_min = BOUND_MIN, .ask_ms = ASK_MS};
+        .ops = &host_ops, .limit = (size_t)limit, .bound_min = BOUND_MIN, .ask_ns = ASK_NS};
     struct host_pool *pool = NULL;
 
     if (!driver->cuCtxRecordEvent || !driver->cuEventQuery || !driver->cuMemAllocHost_v2 || !driver->cuMemHostAlloc ||

@@ -321,26 +321,29 @@ static CUcontext context_to_wait_for(CUdeviceptr addr)
 
 CUresult ipc_import_close(CUdeviceptr addr, bool *ret_ours)
 {
-    /* Without the claim, because other threads may have to open or close meanwhile for this work to end. */
-    CUcontext context = context_to_wait_for(addr);
-    const bool waited = context != NULL;
-    CUresult result = waited ? context_wait(context) : CUDA_SUCCESS;
     struct import *import;
-    bool last;
+    CUcontext context;
+    CUresult result;
     int cancel;
 
-    *ret_ours = waited;
-    if (result)
-        return result;
-    claim(&cancel);
+    /* Without the claim, because other threads may have to open or close meanwhile for this work to end. Again, if
+     * other threads have closed it meanwhile, so that this close has become the last. */
+    for (;;) {
+        context = context_to_wait_for(addr);
+        result = context ? context_wait(context) : CUDA_SUCCESS;
+        *ret_ours = context != NULL;
+        if (result)
+            return result;
+        claim(&cancel);
+        if (context || !context_to_wait_for(addr))
+            break;
+        unclaim(cancel);
+    }
     import = import_at(addr);
     *ret_ours = import != NULL;
-    last = import && import->opens == 1;
-    if (import && !last)
+    if (import && import->opens > 1)
         opens_set(import, import->opens - 1);
-    if (last && !waited && (context = context_to_wait_for(addr))) /* another thread has closed it meanwhile */
-        result = context_wait(context);
-    if (last && !result)
+    else if (import)
         result = import_end(import, ipc_peer_limit());
     unclaim(cancel);
     return result;

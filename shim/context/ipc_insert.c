@@ -272,7 +272,7 @@ int64_t insert_import(const struct ipc_ticket *ticket, size_t *ret_size)
     const struct real_driver *driver;
     struct ipc_grant grant = {0};
     int64_t number;
-    int rc = driver_find(&driver), fd = -1;
+    int rc = driver_find(&driver), fd;
 
     if (rc)
         return rc;

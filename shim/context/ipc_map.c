@@ -19,14 +19,22 @@ static CUresult descriptor_make(uint64_t addr, int *ret_fd)
     __typeof__(&cuMemExportToShareableHandle) export = real_next(cuMemExportToShareableHandle);
     __typeof__(&cuMemRetainAllocationHandle) retain = real_next(cuMemRetainAllocationHandle);
     CUmemGenericAllocationHandle handle;
-    CUresult result = retain(&handle, (void *)(uintptr_t)addr); /* NOLINT: an address */
-    int fd = -1;
+    uint64_t number;
+    CUresult result;
+    int fd = vmm_descriptor_get(addr, &number);
 
+    if (fd >= 0) {
+        *ret_fd = fd;
+        return CUDA_SUCCESS;
+    }
+    result = retain(&handle, (void *)(uintptr_t)addr); /* NOLINT: an address */
     if (result)
         return result;
     result = export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     real_next(cuMemRelease)(handle);
     *ret_fd = result ? -1 : file_aside(fd);
+    if (!result)
+        vmm_descriptor_keep(addr, number, *ret_fd);
     return result;
 }
 

@@ -3,6 +3,7 @@
 #include "context/ipc_peer.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
@@ -11,6 +12,10 @@
 #include "base/conf.h"
 #include "base/ipc_socket.h"
 #include "clock.h"
+
+/* The time, in nanoseconds, for which an answer is looked for before the thread sleeps: to wake it would take a good
+ * part of the exporter's time to answer. */
+#define LOOK_NS 100000u
 
 struct ipc_peer {
     struct ipc_name station;
@@ -67,12 +72,17 @@ static void peer_drop(struct ipc_peers *peers, struct ipc_peer *peer)
 /* Receive the answer to the last request. 0; -EPROTO: the exporter has sent something else. */
 static int grant_receive(struct ipc_peer *peer, uint64_t limit, struct ipc_grant *ret_grant, int *ret_fd)
 {
+    const uint64_t sleeps = now_ns() + LOOK_NS;
     struct ipc_grant raw[2];
     ssize_t n;
     int rc;
 
     for (;;) {
         n = ipc_receive(&peer->socket, raw, sizeof(raw), ret_fd);
+        if (n == -EAGAIN && now_ns() < sleeps) {
+            sched_yield(); /* the exporter may have this processor alone */
+            continue;
+        }
         if (n == -EAGAIN) {
             if ((rc = ipc_wait(&peer->socket, limit)))
                 return rc;

@@ -162,10 +162,12 @@ static void connections_take(void)
             return;
         if (rc)
             continue;
-        connection->process = peer_process_of(pid);
+        connection->process = (struct peer_process){.pid = pid};
         connection->holder.first = NULL;
         connection->used = true;
         connection_serve(connection); /* an importer connects to ask: its request need not wait for another poll */
+        if (connection->used)         /* after the answer: reading /proc takes longer than all else here */
+            connection->process = peer_process_of(pid);
     }
 }
 

@@ -129,6 +129,16 @@ bool pins_add(const struct context *context)
     return false;
 }
 
+bool pins_possible(void)
+{
+    const struct pins *own = record_get();
+
+    for (unsigned int i = 1; own && i < PINS_MAX; i++)
+        if (!atomic_load_explicit(&own->on[i], memory_order_relaxed))
+            return true;
+    return false;
+}
+
 void pins_remove(const struct context *context)
 {
     struct pins *own = own_record();

@@ -69,6 +69,8 @@ void pin_resolve(const struct context *context);
 /* Keep a context from being destroyed, beside this thread's own call. False: the thread has pinned too many, or there
  * is no host memory. */
 bool pins_add(const struct context *context);
+/* True if this thread could pin one more. False: there is no host memory for its record, or it has PINS_MAX of them. */
+bool pins_possible(void);
 void pins_remove(const struct context *context);
 
 /* Around a call of the driver that waits for the device, as the driver's own free does: the context may end beside it,

@@ -131,7 +131,8 @@ bool context_stays(const struct context *context)
     return !atomic_load(&context->ending);
 }
 
-/* As context_next. A context that cannot be pinned is tried again until is_left_out, which waits, returns true. */
+/* As context_next. A context that cannot be pinned is tried again until is_left_out, which waits, returns true. A
+ * thread without a record leaves all out: it would try for ever. */
 static struct context *next_after_wait(unsigned int *i, int device, bool (*is_left_out)(const struct context *context))
 {
     while (*i < atomic_load(&contexts.count)) {
@@ -140,7 +141,7 @@ static struct context *next_after_wait(unsigned int *i, int device, bool (*is_le
         while (atomic_load(&context->handle) && (device == CONTEXT_ALL || context->device == device) && context->pool) {
             if (context_pin(context))
                 return context;
-            if (is_left_out(context))
+            if (!pins_possible() || is_left_out(context))
                 break;
         }
     }

@@ -88,7 +88,8 @@ struct context *context_next(unsigned int *i, int device);
 /* As context_next, but waits for contexts that a call of another thread may be about to end, a second at most. */
 struct context *context_next_staying(unsigned int *i, int device);
 /* As context_next, but a context of which a call of another thread decides whether it stays is waited for, however long
- * that takes: for a caller that must leave none out. It has pinned none. */
+ * that takes: for a caller that must leave none out. It has pinned none. Both leave all out if there is no host memory
+ * for the thread's record. */
 struct context *context_next_decided(unsigned int *i, int device);
 
 /* An entry has changed its meaning: threads drop their cached entry. */

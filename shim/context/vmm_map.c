@@ -2,14 +2,18 @@
 /*
  * vmm_map.c - see vmm_map.h.
  *
- * Locking: table.lock guards the table and `reached`, and is never held over a call of the driver.
+ * Locking: table.lock guards the table, `reached`, and the mappings' descriptors, and is never held over a call of the
+ * driver. The last close of a descriptor gives GPU memory up, and is none of its calls either.
  */
 #include "context/vmm_map.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
+#include "base/descriptor.h"
+#include "base/ipc_socket.h"
 #include "base/log.h"
 #include "context/capture_history.h"
 #include "context/limits.h"
@@ -17,9 +21,14 @@
 
 #define BUCKETS 4096u /* a power of two; of 2 MiB segments as many fill 8 GiB */
 
+/* The most descriptors that are kept: a program may have few of them. */
+#define KEPT_MAX 64u
+
 static struct {
     pthread_mutex_t lock; /* guards everything below */
     struct vmm_mapping *buckets[BUCKETS];
+    uint64_t numbers;              /* given to memory so far */
+    unsigned int kept;             /* descriptors */
     atomic_size_t count;           /* also read without the lock */
     uint64_t reached[DEVICES_MAX]; /* a bit for each device that reaches this one's memory */
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -36,6 +45,16 @@ static atomic_uint abilities[DEVICES_MAX];
 static struct vmm_mapping **bucket_of(uint64_t addr)
 {
     return &table.buckets[(addr / POOL_SEGMENT_UNIT) % BUCKETS];
+}
+
+/* With the lock: the mapping keeps no descriptor from now on. */
+static struct ipc_descriptor kept_take(struct vmm_mapping *mapping)
+{
+    const struct ipc_descriptor kept = mapping->kept;
+
+    mapping->kept.fd = -1;
+    table.kept -= kept.fd >= 0;
+    return kept;
 }
 
 static bool device_has(const struct real_driver *driver, CUdevice_attribute attribute, int device)
@@ -202,6 +221,7 @@ static CUresult mapping_make(const struct real_driver *driver, const struct vmm_
     if (!mapping)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *mapping = *as;
+    mapping->kept.fd = -1;
     result = driver->cuMemAddressReserve(&start, size, POOL_SEGMENT_UNIT, 0, 0);
     mapping->addr = start + mapping->front;
     if (!result && (result = memory_map(driver, mapping, handle)))
@@ -215,6 +235,7 @@ static CUresult mapping_make(const struct real_driver *driver, const struct vmm_
     bucket = bucket_of(mapping->addr);
     mapping->next = *bucket;
     *bucket = mapping;
+    mapping->number = ++table.numbers;
     table.count++;
     peers = table.reached[mapping->device % DEVICES_MAX];
     pthread_mutex_unlock(&table.lock);
@@ -246,12 +267,16 @@ CUresult vmm_map_handle(const struct real_driver *driver, int device, CUmemGener
 /* Sets whether the memory is away; returns the devices that reach it. */
 static uint64_t away_set(struct vmm_mapping *mapping, bool away)
 {
+    struct ipc_descriptor kept;
     uint64_t peers;
 
     pthread_mutex_lock(&table.lock);
     mapping->away = away;
+    mapping->number = ++table.numbers;
+    kept = kept_take(mapping);
     peers = table.reached[mapping->device % DEVICES_MAX];
     pthread_mutex_unlock(&table.lock);
+    ipc_leave(&kept);
     return peers;
 }
 
@@ -319,6 +344,53 @@ size_t vmm_front(uint64_t addr)
     return front;
 }
 
+int vmm_descriptor_get(uint64_t addr, uint64_t *ret_number)
+{
+    const struct vmm_mapping *mapping;
+    int fd;
+
+    pthread_mutex_lock(&table.lock);
+    mapping = mapping_at(addr);
+    *ret_number = mapping ? mapping->number : 0;
+    fd = mapping && ipc_is_open(&mapping->kept) ? file_copy(mapping->kept.fd) : -1;
+    pthread_mutex_unlock(&table.lock);
+    return fd;
+}
+
+void vmm_descriptor_keep(uint64_t addr, uint64_t number, int fd)
+{
+    struct ipc_descriptor copy = {.fd = file_copy(fd)};
+    struct vmm_mapping *mapping;
+
+    if (copy.fd < 0)
+        return;
+    if (fstat(copy.fd, &copy.file)) {
+        file_drop(copy.fd);
+        return;
+    }
+    pthread_mutex_lock(&table.lock);
+    mapping = mapping_at(addr);
+    if (mapping && mapping->number == number && mapping->kept.fd < 0 && table.kept < KEPT_MAX) {
+        table.kept++;
+        mapping->kept = copy;
+        copy.fd = -1;
+    }
+    pthread_mutex_unlock(&table.lock);
+    ipc_leave(&copy);
+}
+
+void vmm_descriptors_forget(void)
+{
+    struct ipc_descriptor kept;
+
+    pthread_mutex_init(&table.lock, NULL); /* another thread of the parent may have held it */
+    for (unsigned int i = 0; i < BUCKETS; i++)
+        for (struct vmm_mapping *mapping = table.buckets[i]; mapping; mapping = mapping->next) {
+            kept = kept_take(mapping);
+            ipc_leave(&kept);
+        }
+}
+
 struct vmm_mapping *vmm_next(const struct context *owner, unsigned int *i)
 {
     struct vmm_mapping *mapping = NULL;
@@ -339,6 +411,7 @@ CUresult vmm_unmap(const struct real_driver *driver, struct vmm_mapping *mapping
 {
     const uint64_t start = mapping->addr - mapping->front;
     const size_t size = mapping->front + mapping->size;
+    struct ipc_descriptor kept;
     struct vmm_mapping **at;
     CUresult result = CUDA_SUCCESS;
 
@@ -347,7 +420,9 @@ CUresult vmm_unmap(const struct real_driver *driver, struct vmm_mapping *mapping
         ;
     *at = mapping->next;
     table.count--;
+    kept = kept_take(mapping);
     pthread_mutex_unlock(&table.lock);
+    ipc_leave(&kept);
     if (!mapping->away)
         result = driver->cuMemUnmap(start, size);
     if (result) /* tried again, because the memory would be lost */

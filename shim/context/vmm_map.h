@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/ipc_socket.h"
 #include "real/hooks.h"
 #include "real/real.h"
 
@@ -30,6 +31,8 @@ struct vmm_mapping {
     int device;                   /* that has the memory */
     unsigned int captures;        /* the time for capture_history.h when it was made */
     bool away;                    /* its addresses have no memory now (vmm_send_away) */
+    uint64_t number;              /* of this memory: no other ever has it */
+    struct ipc_descriptor kept;   /* of the memory, for processes that import it */
     CUevent event;                /* for vmm_memory.c: what has to be over before it goes */
     struct vmm_mapping *next;     /* in the table */
     struct vmm_mapping *next_put; /* in vmm_memory.c's list */
@@ -60,6 +63,14 @@ CUresult vmm_bring_back(const struct real_driver *driver, struct vmm_mapping *ma
 /* A mapping of this owner at *i, an index that begins with 0, or behind; it is found again until vmm_unmap. NULL: no
  * more. */
 struct vmm_mapping *vmm_next(const struct context *owner, unsigned int *i);
+
+/* A descriptor of the memory of the mapping at addr that the caller closes, if one is kept; else -1, and *ret_number
+ * names the memory. To make one takes the driver some 600 us, and as long to close the last. */
+int vmm_descriptor_get(uint64_t addr, uint64_t *ret_number);
+/* Keep a descriptor of this memory, a copy of fd, until the memory goes: unless it has gone, or enough are kept. */
+void vmm_descriptor_keep(uint64_t addr, uint64_t number, int fd);
+/* In a forked child, which would hold the parent's memory. */
+void vmm_descriptors_forget(void);
 
 /* From now on device `from` reaches the memory that device has, which is mapped already or will be. */
 void vmm_reach(const struct real_driver *driver, int device, int from);

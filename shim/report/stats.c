@@ -456,6 +456,6 @@ void stats_forget(void)
     const int sig = STATS_SIGNAL(conf_get()->stats.number);
     struct sigaction now, none = {.sa_handler = SIG_DFL};
 
-    if (sig && sigaction(sig, NULL, &now) == 0 && !(now.sa_flags & SA_SIGINFO) && now.sa_handler == on_signal)
+    if (sig && sigaction(sig, NULL, &now) == 0 && now.sa_handler == on_signal)
         sigaction(sig, &none, NULL);
 }

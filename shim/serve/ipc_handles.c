@@ -77,7 +77,7 @@ static int block_export(struct pool *pool, uint64_t base, size_t size, uint64_t 
 static int block_ticket(struct pool *pool, uint64_t base, size_t size, uint64_t segment, void *ret_handle)
 {
     struct ipc_name station, block;
-    bool is_new = false;
+    bool is_new;
     int rc = ipc_server_begin(&station, &is_new);
 
     if (rc)

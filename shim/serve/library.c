@@ -18,6 +18,7 @@
 #include "context/neighbours.h"
 #include "context/registry.h"
 #include "context/vmm_kept.h"
+#include "context/vmm_map.h"
 #include "nccl/direct.h"
 #include "nccl/pool_segments.h"
 #include "nccl/register_calls.h"
@@ -43,6 +44,7 @@ static void forked(void)
     neighbours_forget();
     ipc_server_forget();
     ipc_table_forget();
+    vmm_descriptors_forget();
     ipc_import_forget();
     insert_forget();
     ipc_native_forget();

@@ -441,28 +441,12 @@ static void memory_of_nccl(void)
     EXPECT(calls_of("ncclCommRegister", NULL) == 0, "ncclMemAlloc", "memory that is not there is registered");
 }
 
-/* A block of the pool is for NCCL to refuse, and its segment stays registered. */
-static void memory_of_the_pool(void)
-{
-    const ncclComm_t comm = registered();
-    void *block = NULL;
-
-    EXPECT(!cudaMalloc(&block, 4 << 20), "ncclMemFree", "no memory");
-    NC(ncclAllReduce(block, block, 8, 7, 0, comm, NULL));
-    prepare("ncclMemFree", REFUSED, NULL);
-    EXPECT(ncclMemFree(block) == REFUSED, "ncclMemFree", "another result");
-    EXPECT(calls_of("ncclMemFree", block) == 1, "ncclMemFree", "it does not reach NCCL");
-    EXPECT(calls_of("ncclCommDeregister", NULL) == 0, "ncclMemFree", "a segment of the pool is deregistered");
-    EXPECT(!cudaFree(block), "ncclMemFree", "the pool has lost a block");
-}
-
 void lives_rest(void)
 {
     groups();
     groups_in_progress();
     own_registrations();
     memory_of_nccl();
-    memory_of_the_pool();
 }
 
 /*

@@ -416,12 +416,29 @@ static void kinds(void)
     versions();
 }
 
+/* --- memory of the pool --- */
+
+/* ncclMemFree of a block is for NCCL to refuse, and the segment stays registered. */
+static void pool_memory(void)
+{
+    const ncclComm_t comm = comm_made(1, 3);
+    void *block = NULL;
+
+    EXPECT(!cudaMalloc(&block, (size_t)4 << 20), "ncclMemFree", "no memory");
+    NC(ncclAllReduce(block, block, 8, 7, 0, comm, NULL));
+    prepare("ncclMemFree", REFUSED, NULL);
+    EXPECT(ncclMemFree(block) == REFUSED, "ncclMemFree", "another result");
+    EXPECT(calls_of("ncclMemFree", block) == 1, "ncclMemFree", "it does not reach NCCL");
+    EXPECT(calls_of("ncclCommDeregister", NULL) == 0, "ncclMemFree", "a segment of the pool is deregistered");
+    EXPECT(!cudaFree(block), "ncclMemFree", "the pool has lost a block");
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
-} modes[] = {{"extents", extents},           {"kinds", kinds},     {"nested", lives_nested},
-             {"incapable", lives_incapable}, {"made", lives_made}, {"used", lives_used},
-             {"ends", lives_ends},           {"rest", lives_rest}, {"passes", rows_pass}};
+} modes[] = {{"extents", extents},  {"kinds", kinds},     {"nested", lives_nested}, {"incapable", lives_incapable},
+             {"made", lives_made},  {"used", lives_used}, {"ends", lives_ends},     {"rest", lives_rest},
+             {"pool", pool_memory}, {"passes", rows_pass}};
 
 int main(int argc, char **argv)
 {

@@ -17,7 +17,7 @@ from pathlib import Path
 from e2e import MIB, SANITIZE, TIMEOUT
 from ipc_process import Base, Process, is_ticket
 
-INVALID, OWN, MAP_FAILED = 1, 201, 205
+INVALID, OWN, MAP_FAILED, NOT_READY = 1, 201, 205, 600
 # Of two blocks of this size each has a driver allocation of its own, with room for small ones.
 ALONE = 1900 << 10
 SIZES = (100, 300 << 10, 64 * MIB)
@@ -195,6 +195,12 @@ class Held(Base):
         start = time.monotonic()
         self.assertEqual(a(f"free {mine}"), 0)
         self.assertGreater(time.monotonic() - start, 0.2)
+        # cudaFreeAsync does not: the work is still under way afterwards.
+        other = a.alloc(3000, 1)
+        b.open(a.handle(other), 3000)
+        self.assertEqual(a(f"busy {TIMEOUT * 1000}"), 0)
+        self.assertEqual((a(f"async {other}"), a("idle")), (0, NOT_READY))
+        a.kill()
 
     def test_the_close_waits(self) -> None:
         """A block that is closed may be used again, so the importer's work on it has ended."""
@@ -408,12 +414,13 @@ class Messages(Base):
             peer.close()
             self.assertEqual(b.answer()[0], str(MAP_FAILED))
             open_now = len(os.listdir(f"/proc/{b.pid}/fd"))
-            for word in (f"open {text} 100", f"import {text}"):
-                b.send(word)
+            for word, data in ((word, data) for word in ("open", "import") for data in (b"", b"x", good[:-1])):
+                b.send(f"{word} {text} 100")
                 peer, _ = fake.accept()
                 peer.recv(4096)
-                socket.send_fds(peer, [b""], fds)
-                self.assertNotEqual(b.answer()[0], "0")
+                socket.send_fds(peer, [data], fds)
+                got = int(b.answer()[0])
+                self.assertTrue(got == MAP_FAILED if word == "open" else got < 0, (word, data, got))
                 peer.close()
             self.assertEqual(len(os.listdir(f"/proc/{b.pid}/fd")), open_now, "a descriptor stays")
         self.assertEqual(b(f"check {b.open(handle, 3000)} 1"), 0)

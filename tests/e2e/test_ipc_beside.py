@@ -5,12 +5,15 @@ The plain cases are in test_ipc.py.
 from __future__ import annotations
 
 import errno
+import re
 import time
 import unittest
 
+from e2e import TIMEOUT
 from ipc_process import Base, Process, is_ticket
 
 ILLEGAL_ADDRESS = 700
+PAUSE = -1
 
 
 class Importer(Base):
@@ -47,6 +50,16 @@ class Importer(Base):
             self.assertEqual(b(f"close {its[1]}"), 0)
 
 
+    def test_the_calls_of_an_open(self) -> None:
+        counts = self.tmp / "counts"
+        a, b = (Process(self, CUPOOL_BACKEND="vmm", SIMGPU_COUNTS=str(path)) for path in (self.tmp / "other", counts))
+        its = b.open(a.handle(a.alloc(3000, 4)), 3000)
+        self.assertEqual((b(f"check {its} 4"), b(f"close {its}"), b.end()), (0, 0, 0))
+        calls = {name: int(n) for _, name, n in (line.split() for line in counts.read_text().splitlines())}
+        names = ("ImportFromShareableHandle", "AddressReserve", "Map", "SetAccess", "Release", "Unmap", "AddressFree", "ExportToShareableHandle")
+        self.assertEqual([calls.get("cuMem" + name, 0) for name in names], [1] * 7 + [0])
+
+
 class Exporter(Base):
     def test_an_error_of_the_device(self) -> None:
         """A free returns it, as natively, also if another process has the block open."""
@@ -80,6 +93,27 @@ class Exporter(Base):
         # And what is exported is not paused.
         self.assertEqual(a("pause"), 0)
         self.assertEqual(a("resume"), -errno.EBUSY)
+
+    def test_a_descriptor_stays_with_its_memory(self) -> None:
+        """To make one is dear, so it is made once for a segment, however often its only block is freed and exported; and anew for the
+        memory that a pause brings back."""
+        counts = self.tmp / "counts"
+        a = Process(self, CUPOOL_BACKEND="vmm", decay="100", SIMGPU_COUNTS=str(counts))
+        b = Process(self, CUPOOL_BACKEND="vmm")
+        for seed in (*range(3), PAUSE, 9):
+            if seed == PAUSE:
+                limit = time.monotonic() + TIMEOUT  # the last close may not have arrived
+                while (error := (a("pause"), a("resume"))[1]) == -errno.EBUSY and time.monotonic() < limit:
+                    time.sleep(0.01)
+                self.assertEqual(error, 0)
+                continue
+            mine = a.alloc(3000, seed)
+            its = b.open(a.handle(mine), 3000)
+            self.assertEqual(b(f"check {its} {seed}"), 0)
+            self.assertEqual(b(f"close {its}"), 0)
+            self.assertEqual(a(f"free {mine}"), 0)
+        self.assertEqual(a.end(), 0)
+        self.assertEqual(re.findall(r" cuMemExportToShareableHandle (\d+)", counts.read_text()), ["2"])
 
 
 if __name__ == "__main__":

@@ -86,9 +86,10 @@ class Job(Case):
         done = self.job("env", "_CUPOOL_JOB=1:/nowhere", "CUPOOL_STATS_FILE=/nowhere/%r.page", REPORT, "alloc:4096", ":", REPORT, "alloc:4096")
         self.assertEqual([r[1] for r in self.rows(done)], ["1", "-"])
         self.assertNotIn("statistics", done.err)
-        # A page that somebody wants himself is warned of all the same.
-        done = self.job("env", "_CUPOOL_JOB=1:/nowhere", "CUPOOL_STATS_FILE=/other/%r.page", REPORT, "alloc:4096", ":", REPORT, "alloc:4096")
-        self.assertIn("statistics page", done.err)
+        # A page that somebody wants himself, or where there is no job, is warned of all the same.
+        for job, page in (("1:/nowhere", "/other"), ("1x/nowhere", "/nowhere"), ("1:nowhere", "/nowhere")):
+            done = self.job("env", f"_CUPOOL_JOB={job}", f"CUPOOL_STATS_FILE={page}/%r.page", REPORT, "alloc:4096", ":", REPORT, "alloc:4096")
+            self.assertIn("statistics page", done.err)
 
     def test_none(self) -> None:
         self.assertEqual(self.rows(self.job("true")), [])

@@ -336,6 +336,9 @@ class Advice(Base):
         self.assertEqual(self.go_with("churn:3:4194304", CUPOOL_DECAY="0"), "")
         # A device that is nearly full takes memory back by itself; a longer CUPOOL_DECAY would not help.
         self.assertEqual(self.go_with(f"alloc:{251 * MIB}", "churn:300:4194304", SIMGPU_MEMORY="256M"), "")
+        # Of each request the first two calls of the driver, which are the pool's, are refused.
+        refused = ",".join(f"cuMemAlloc_v2:{i // 2 + 1}:2" for i in range(20))
+        self.assertRegex(self.go_with(*[f"alloc:{3 * MIB}"] * 10, SIMGPU_FAULT=refused), "^the driver refused the pool memory 10 times")
         # The program's own errors are not the pool's.
         self.assertEqual(self.go_with(f"alloc:{600 * MIB}", f"churn:12:{600 * MIB}", SIMGPU_MEMORY="1G"), "")
         self.assertRegex(self.go_with("alloc:4096", "churn:100:8388608", CUPOOL_LIMIT="4M"), "^100 of 101 requests went to the driver")

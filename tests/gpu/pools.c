@@ -105,7 +105,7 @@ static void pools(void)
     ROW("cudaFree of that block", cudaFree(ptr));
 }
 
-/* What memory of a graph is, and whether its free waits. */
+/* Attributes of a graph's memory, and whether its free waits. */
 static void graphs(void)
 {
     struct cudaMemAllocNodeParams node = {.poolProps.allocType = cudaMemAllocationTypePinned,

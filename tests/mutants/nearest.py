@@ -78,7 +78,7 @@ class Nearest:
 
     @staticmethod
     def _read(tree: Tree, counts: Path) -> "list[dict]":
-        """What gcov says of each source file; it wants the notes of the compiler beside the counts."""
+        """Gcov's word on each source file; it wants the notes of the compiler beside the counts."""
         data = []
         for name in tree.objects:
             made = counts / (tree.build / name).relative_to("/")

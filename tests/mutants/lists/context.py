@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("a thread without host memory looks for contexts for ever", ["shim_pins"], [
+        ("if (!pins_possible() || is_left_out(context))", "if (is_left_out(context))")]),
     Mutant("addresses of a context that has gone cannot be freed by others", ["shim_ending"], [
         ("int rc = -ENOENT; /* the context is gone", "int rc = -EINVAL; /* the context is gone")]),
     Mutant("a wait for all contexts fails where one ends meanwhile", ["shim_waits"], [
@@ -375,7 +377,7 @@ MUTANTS = [
     Mutant("ipc: what the driver has closed counts as open", ["ipc_beside / Importer.test_a_handle_of_the_driver_and_a_ticket"], [
         ("if (*at && !--(*at)->opens)", "if (false)")]),
     Mutant("ipc: a close does not wait for the importer's work", ["ipc / Held.test_the_close_waits"], [
-        ("CUresult result = waited ? context_wait(context) : CUDA_SUCCESS;", "CUresult result = CUDA_SUCCESS;")]),
+        ("result = context ? context_wait(context) : CUDA_SUCCESS;", "result = CUDA_SUCCESS;")]),
     Mutant("ipc: each block maps its segment", ["ipc / Bytes.test_blocks_of_one_segment"], [
         ("if (!mapping) { mapping = calloc(1, sizeof(*mapping)); if (!mapping)", "{ mapping = calloc(1, sizeof(*mapping)); if (!mapping)")]),
     Mutant("ipc: what is open in a context that has ended stays", ["ipc / Held.test_a_context_ends"], [
@@ -395,6 +397,18 @@ MUTANTS = [
         ("leaving->blocks++;", "atomic_fetch_sub(&ipc_table_blocks, 1);")]),
     Mutant("ipc: a child of fork keeps descriptors that were about to go", ["ipc_table"], [
         ("i ? table.leaving : table.segments;", "i ? NULL : table.segments;")]),
+    Mutant("ipc: a descriptor of memory that has gone is kept for what came after it", ["shim_vmm_memory"], [
+        ("mapping->number == number && mapping->kept.fd < 0", "mapping->kept.fd < 0")]),
+    Mutant("ipc: a pause leaves a descriptor of the memory", ["shim_vmm_memory", "ipc_beside / Exporter.test_a_descriptor_stays_with_its_memory"], [
+        ("kept = kept_take(mapping); peers =", "kept.fd = -1; peers =")]),
+    Mutant("ipc: memory that goes back leaves a descriptor of itself", ["shim_vmm_memory", "ipc / Deaths.test_of_importers"], [
+        ("table.count--; kept = kept_take(mapping);", "table.count--; kept.fd = -1;")]),
+    Mutant("ipc: a child of fork keeps the descriptors of the parent's memory", ["shim_vmm_memory"], [
+        ("kept = kept_take(mapping); ipc_leave(&kept); }", "kept = kept_take(mapping); (void)kept; }")]),
+    Mutant("ipc: each export makes a descriptor", ["ipc_beside / Exporter.test_a_descriptor_stays_with_its_memory"], [
+        ("if (fd >= 0) { *ret_fd = fd; return CUDA_SUCCESS; }", "if (fd >= 0) close(fd);")]),
+    Mutant("ipc: as many descriptors are kept as there are segments", ["shim_vmm_memory"], [
+        ("&& table.kept < KEPT_MAX", "")]),
     Mutant("ipc: a descriptor that comes with an empty message stays open", ["ipc / Messages.test_a_wrong_exporter"], [
         ("if (rc && *ret_fd >= 0)", "if (0)")]),
 

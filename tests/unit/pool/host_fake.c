@@ -78,6 +78,17 @@ static int enter(struct host_fake *fake, enum host_call call)
     return fake->fail_at == n && fake->fail_call == call ? fake->fail_rc : 0;
 }
 
+bool host_fake_no_pages;
+
+void *__real_mmap64(void *addr, size_t size, int prot, int flags, int fd, off_t offset);
+void *__wrap_mmap64(void *addr, size_t size, int prot, int flags, int fd, off_t offset);
+
+/* The linker's --wrap sends mmap64, which is mmap's name in glibc, here. */
+void *__wrap_mmap64(void *addr, size_t size, int prot, int flags, int fd, off_t offset)
+{
+    return host_fake_no_pages ? MAP_FAILED : __real_mmap64(addr, size, prot, flags, fd, offset);
+}
+
 static void card_map(void)
 {
     const size_t room = (CARD_UNITS + 1) * HOST_SLAB;

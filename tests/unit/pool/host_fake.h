@@ -50,6 +50,8 @@ struct host_fake {
 
 /* The pools that are made from now on have shards at once. */
 extern bool host_fake_sharded;
+/* The pool gets no host memory for its own use meanwhile. */
+extern bool host_fake_no_pages;
 void host_fake_init(struct host_fake *fake, size_t limit, size_t bound_min);
 /* Ends the pool. Everything must have been freed and trimmed before, or forgotten. */
 void host_fake_done(struct host_fake *fake);

@@ -179,6 +179,21 @@ static void test_decay(void **state)
     assert_int_equal(host_pool_decay(fake.pool, 2), HOST_SLAB);
 }
 
+/* Of memory whose work may not be over, what was freed first is asked about. The driver's free then waits for the rest.
+ */
+static void test_trim_of_what_is_over_first(void **state)
+{
+    const uint64_t young = get(4 * MIB), old = get(6 * MIB);
+
+    assert_true(young < old);
+    host_fake_launch(&fake);
+    put(old, 6 * MIB);
+    host_fake_launch(&fake);
+    put(young, 4 * MIB);
+    host_fake_step(&fake);
+    assert_int_equal(host_pool_trim(fake.pool, true), 10 * MIB);
+}
+
 /* The work of a block that would serve is over only when it is asked about for the third time: to give the block back
  * and to ask the driver for another would cost the driver's time twice. */
 static void test_bound_keeps_what_would_serve(void **state)
@@ -270,6 +285,11 @@ static void test_passing_block_that_was_kept_goes_back(void **state)
     put(b, odd);
     fake.frozen = false;
     b = get(odd);
+    fake.fail_call = HOST_CALL_FREE; /* a capture that has ended when the free is recorded */
+    fake.fail_at = fake.calls[HOST_CALL_FREE] + 1;
+    fake.fail_rc = -EBUSY;
+    put(b, odd);
+    b = get(odd);
     put(b, odd);
     put(a, 60 * MIB);
 }
@@ -286,6 +306,7 @@ int main(void)
         CASE(test_limit),
         CASE(test_refusal),
         CASE(test_decay),
+        CASE(test_trim_of_what_is_over_first),
         CASE(test_bound_keeps_what_would_serve),
         CASE(test_refusal_never_waits_for_later_work),
         CASE(test_bound_asks_only_while_work_is_unfinished),

@@ -333,6 +333,39 @@ static void test_many_tokens(void **state)
     assert_int_equal(host_pool_trim(fake.pool, false), stats().peak_held);
 }
 
+/* Without a descriptor for a part of a block it cannot be cut: the request fails, or is the driver's, and all stays. */
+static void test_no_descriptors(void **state)
+{
+    static const size_t sizes[] = {1000, 4 * KIB, 64 * KIB, HOST_SMALL_MAX};
+    const uint64_t first = get(512);
+    struct host_block *rest = fake.pool->spare_blocks;
+    unsigned int served = 0;
+
+    for (unsigned int i = 0; i < 2 * sizeof(sizes) / sizeof(sizes[0]); i++) {
+        struct host_block *one = i % 2 ? rest : NULL;
+        uint64_t addr = 0;
+
+        if (one) {
+            rest = one->next;
+            one->next = NULL;
+        }
+        fake.pool->spare_blocks = one;
+        host_fake_no_pages = true;
+        served += program_alloc(&fake, &plain, sizes[i / 2], ID, &addr) == 0;
+        host_fake_no_pages = false;
+        assert_sound();
+        one = fake.pool->spare_blocks; /* not used, or given back */
+        fake.pool->spare_blocks = rest;
+        if (one)
+            host_block_retire(fake.pool, one);
+        if (addr)
+            put(addr, sizes[i / 2]);
+        rest = fake.pool->spare_blocks;
+    }
+    assert_in_range(served, 1, 4);
+    put(first, 512);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -350,6 +383,7 @@ int main(void)
         CASE(test_captures),
         CASE(test_free_that_waits),
         CASE(test_many_tokens),
+        CASE(test_no_descriptors),
     };
 
     return cmocka_run_group_tests_name("host_pool", tests, NULL, NULL);

@@ -100,7 +100,7 @@ struct fake {
     bool dead_threads, fences;   /* each thread is dead; the kernel has no membarrier */
     int old_rename;              /* errno of a file system that cannot rename without replacing; 0: it can */
     bool secure;                 /* the program is set-uid */
-    bool no_memory;              /* of the host, for what is aligned */
+    bool no_memory;              /* of the host: for what is aligned, or zeroed */
     bool barriers_refused;       /* it says that it has one, and refuses */
     unsigned int barriers, registrations;
     struct pool_config config;       /* of the pool that was made last */

@@ -58,6 +58,8 @@ ssize_t __real_readlink(const char *path, char *to, size_t len);
 unsigned long __wrap_getauxval(unsigned long type);
 void *__wrap_aligned_alloc(size_t alignment, size_t size);
 void *__real_aligned_alloc(size_t alignment, size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__real_calloc(size_t count, size_t size);
 int __wrap_open64(const char *path, int flags, ...);
 int __real_open64(const char *path, int flags, ...);
 ssize_t __wrap_write(int fd, const void *data, size_t len);
@@ -259,6 +261,11 @@ void *__wrap_aligned_alloc(size_t alignment, size_t size)
     void *p = fake.no_memory ? NULL : __real_aligned_alloc(alignment, size);
 
     return p ? memset(p, 0xa5, size) : NULL; /* what another owner has left there */
+}
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+    return fake.no_memory ? NULL : __real_calloc(count, size);
 }
 
 int __wrap_open64(const char *path, int flags, ...)

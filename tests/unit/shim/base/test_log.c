@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_log.c - shim/base/log.c: a message that is longer than there is room for loses its end, and its lines stay
- * whole. Where messages go, and where they do not, is tested under the preload: tests/e2e/test_stderr.py.
+ * whole; errno is the program's. Where messages go, and where they do not, is tested under the preload:
+ * tests/e2e/test_stderr.py.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +30,7 @@ static const struct row {
 static void test_rows(void **state)
 {
     const struct row *row = *state;
+    void (*const log)(enum conf_log_level level, const char *format, ...) = row->lines ? log_lines : __real_log_write;
     char message[4096] = "", text[8192], first[64], next[64];
     unsigned int said = 0;
     int ends[2];
@@ -38,7 +41,13 @@ static void test_rows(void **state)
         snprintf(message + i * strlen(row->part), sizeof(message) - i * strlen(row->part), "%s", row->part);
     assert_int_equal(pipe(ends), 0);
     dup2(ends[1], STDERR_FILENO);
-    (row->lines ? log_lines : __real_log_write)(LOG_WARN, "%s", message);
+    errno = 77;
+    log(LOG_WARN, "%s", message);
+    assert_int_equal(errno, 77);
+    close(STDERR_FILENO);
+    log(LOG_WARN, "%s", message);
+    assert_int_equal(errno, 77);
+    dup2(ends[1], STDERR_FILENO);
     len = read(ends[0], text, sizeof(text) - 1);
     assert_in_range(len, 1, row->len);
     text[len] = '\0';

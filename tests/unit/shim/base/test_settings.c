@@ -299,7 +299,9 @@ static void test_defaults(void **state)
 
 static void test_taken(void **state)
 {
+    errno = 77;
     assert_int_equal(conf_get()->free.number, FREE_STRICT);
+    assert_int_equal(errno, 77);
     assert_string_equal(conf_get()->free.text, "STRICT");
     assert_true(conf_get()->free.from_env && !conf_get()->free.invalid);
     /* Not accepted: the default, and both are known. */
@@ -413,7 +415,8 @@ int main(int argc, char **argv)
         {ISOLATED(test_no_type)},
         {ISOLATED(test_defaults)},
         {ISOLATED(test_nearest)},
-        {ISOLATED(test_taken), .environment = "CUPOOL_FREE=STRICT CUPOOL_LIMIT=5X CUPOOL_TRACE_FILE=a=b"},
+        {ISOLATED(test_taken),
+         .environment = "CUPOOL_FREE=STRICT CUPOOL_LIMIT=5X CUPOOL_TRACE_FILE=a=b CUPOOL_RANK=99999999999999999999"},
         {ISOLATED(test_secure), .environment = "CUPOOL_FREE=strict CUPOOL_ENABLE=1"},
     };
     struct isolated said[COUNT(reports)];

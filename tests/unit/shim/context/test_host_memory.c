@@ -4,6 +4,7 @@
  * idle goes back to the driver, on the fake clock. tests/unit/pool/test_host_pool.c has the pool itself.
  */
 #include <string.h>
+#include <unistd.h>
 
 #include "base/process.h"
 #include "context/host_memory.h"
@@ -134,10 +135,17 @@ static void test_no_decay(void **state)
 /* Without seconds to wait, within one. */
 static void test_decay_at_once(void **state)
 {
+    const int before = dup(STDIN_FILENO);
+    int after;
+
+    close(before);
     start();
     put(get(LARGE));
     run_for(SECOND_NS);
     assert_int_equal(pinned.returned, 1);
+    after = dup(STDIN_FILENO);
+    assert_int_equal(after, before); /* no file stays open, such as the one that has the nodes */
+    close(after);
 }
 
 static const struct isolated tests[] = {

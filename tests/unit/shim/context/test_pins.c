@@ -266,7 +266,12 @@ static void test_without_membarrier(void **state)
 /* A thread for which there is no record: it pins nothing, and leaves nothing. */
 static void *thread_without_record(void *arg)
 {
+    unsigned int from = 0;
+
     fake.no_memory = true;
+    assert_null(context_next_staying(&from, CONTEXT_ALL)); /* and it returns */
+    from = 0;
+    assert_null(context_next_decided(&from, CONTEXT_ALL));
     assert_null(pin_begin((uintptr_t)arg));
     assert_false(context_pin(arg));
     context_unpin(arg);

@@ -335,6 +335,9 @@ static void test_collect_refused(void **state)
     device_collect(0); /* it cannot be asked, and nobody is to wait */
     assert_string_equal(fake_log(), "sync:s0");
     fake_fail(FN(cuStreamQuery), CUDA_ERROR_UNKNOWN, 1);
+    assert_int_equal(device_yield(0, now()), 0); /* nor any longer */
+    assert_string_equal(fake_log(), "");
+    fake_fail(FN(cuStreamQuery), CUDA_ERROR_UNKNOWN, 1);
     segment_ops.collect(context); /* here somebody does */
     assert_string_equal(fake_log(), "sync:s0");
     assert_int_equal(context->arrived, SEGMENT);

@@ -6,9 +6,12 @@
  * tests/behaviour has the backend on the simulated GPU.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "context/capture_history.h"
+#include "context/pause.h"
 #include "vmm_driver.h"
 
 #define VMM ORDERED " CUPOOL_BACKEND=vmm"
@@ -133,6 +136,9 @@ static void test_goes_not(void **state)
     struct context *context = with_vmm();
     const uint64_t first = segment(context), second = segment(context), third = segment(context);
 
+    fake_fail(FN(cuStreamCreate), CUDA_ERROR_UNKNOWN, 1);
+    go(context, segment(context));
+    assert_string_equal(fake_log(), "stream:c0,1 sync:c0");
     fake_fail(FN(cuEventRecord), CUDA_ERROR_UNKNOWN, 1);
     go(context, first);
     assert_string_equal(fake_log(), "stream:c0,1 event:c0,2 sync:c0"); /* then the host waits */
@@ -237,6 +243,25 @@ static void test_context_stays(void **state)
     assert_int_equal(mappings_count(true), 1);
 }
 
+/* Where a request was refused meanwhile it is made again: there is memory now. */
+static void test_pause(void **state)
+{
+    struct context *context = with_vmm();
+    unsigned int arrivals = (block(context, 1000), context_arrivals());
+    uint64_t bytes = 0;
+
+    assert_int_equal(pause_device(0, /* keep: */ false, now() + SECOND_NS, &bytes), 0);
+    assert_int_equal(bytes, SEGMENT);
+    assert_int_equal(context_arrivals(), arrivals + 1);
+    assert_int_equal(mappings_count(true), 0);
+    arrivals = context_arrivals();
+    fake_fail(FN(cuMemCreate), CUDA_ERROR_OUT_OF_MEMORY, 1);
+    assert_int_equal(resume_device(0, &bytes), -ENOMEM);
+    assert_int_equal(context_arrivals(), arrivals + 1);
+    assert_int_equal(resume_device(0, &bytes), 0);
+    assert_int_equal(mappings_count(true), 1);
+}
+
 /* --- other devices --- */
 
 static void test_reach(void **state)
@@ -309,6 +334,73 @@ static void test_reach_fails(void **state)
     fake_fail_after(FN(cuMemSetAccess), 1, CUDA_ERROR_UNKNOWN, 2); /* of a new one: the driver serves the request */
     assert_int_equal(segment_ops.alloc(context, BACKEND_VMM, SEGMENT, &other), -EIO);
     assert_int_equal(mappings_count(false), 1);
+}
+
+/* --- descriptors --- */
+
+/* True if one is kept for the mapping; its memory's number. */
+static bool keeps(uint64_t addr, uint64_t *ret_number)
+{
+    const int fd = vmm_descriptor_get(addr, ret_number);
+
+    return fd >= 0 && close(fd) == 0;
+}
+
+/* A descriptor is kept for the memory that it is of, and goes with that. */
+static void test_descriptors(void **state)
+{
+    struct context *context = with_vmm();
+    const uint64_t addr = segment(context), other = segment(context);
+    const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    uint64_t number, later;
+    int kept;
+
+    assert_false(keeps(addr, &number));
+    vmm_descriptor_keep(other, number, fd); /* of other memory */
+    assert_false(keeps(other, &later));
+    vmm_descriptor_keep(addr, number, fd);
+    assert_true(keeps(addr, &later));
+    assert_int_equal(later, number);
+    kept = vmm_find(addr)->kept.fd;
+    assert_int_equal(vmm_send_away(&fake.driver, vmm_find(addr)), 0);
+    assert_int_equal(fcntl(kept, F_GETFD), -1);
+    assert_int_equal(vmm_bring_back(&fake.driver, vmm_find(addr)), 0);
+    vmm_descriptor_keep(addr, number, fd); /* of the memory before */
+    assert_false(keeps(addr, &number));
+    vmm_descriptor_keep(addr, number, fd);
+    assert_true(keeps(addr, &number));
+    kept = vmm_find(addr)->kept.fd;
+    go(context, addr);
+    vmm.over = 9;
+    device_collect(0);
+    assert_int_equal(fcntl(kept, F_GETFD), -1);
+    vmm_descriptor_keep(other, later = vmm_find(other)->number, fd);
+    kept = vmm_find(other)->kept.fd;
+    vmm_descriptors_forget();
+    assert_int_equal(fcntl(kept, F_GETFD), -1);
+    assert_false(keeps(other, &later));
+    close(fd);
+}
+
+/* Programs have few of them. */
+static void test_many_descriptors(void **state)
+{
+    struct context *context = with_vmm();
+    const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    uint64_t addrs[65], number;
+
+    for (unsigned int i = 0; i < COUNT(addrs); i++) {
+        addrs[i] = segment(context);
+        keeps(addrs[i], &number);
+        vmm_descriptor_keep(addrs[i], number, fd);
+        assert_int_equal(keeps(addrs[i], &number), i < 64);
+    }
+    go(context, addrs[7]);
+    vmm.over = 9;
+    device_collect(0);
+    vmm_descriptor_keep(addrs[64], number, fd);
+    assert_true(keeps(addrs[64], &number));
+    close(fd);
 }
 
 /* --- where there is none, and captures --- */
@@ -388,21 +480,15 @@ static void test_captured(void **state)
 int main(int argc, char **argv)
 {
     const struct isolated tests[] = {
-        {ISOLATED(test_comes), .environment = VMM},
-        {ISOLATED(test_abilities), .environment = VMM},
-        {ISOLATED(test_comes_not), .environment = VMM},
-        {ISOLATED(test_goes), .environment = VMM},
-        {ISOLATED(test_goes_not), .environment = VMM},
-        {ISOLATED(test_query_fails), .environment = VMM},
-        {ISOLATED(test_waits), .environment = VMM},
-        {ISOLATED(test_waits), .environment = VMM, .row = "others"},
-        {ISOLATED(test_context_ends), .environment = VMM},
-        {ISOLATED(test_context_stays), .environment = VMM},
-        {ISOLATED(test_reach), .environment = VMM},
-        {ISOLATED(test_no_way), .environment = VMM},
-        {ISOLATED(test_too_many_peers), .environment = VMM},
-        {ISOLATED(test_reach_fails), .environment = VMM},
-        {ISOLATED(test_none), .environment = VMM},
+        {ISOLATED(test_comes), .environment = VMM},        {ISOLATED(test_abilities), .environment = VMM},
+        {ISOLATED(test_comes_not), .environment = VMM},    {ISOLATED(test_goes), .environment = VMM},
+        {ISOLATED(test_goes_not), .environment = VMM},     {ISOLATED(test_query_fails), .environment = VMM},
+        {ISOLATED(test_waits), .environment = VMM},        {ISOLATED(test_waits), .environment = VMM, .row = "others"},
+        {ISOLATED(test_context_ends), .environment = VMM}, {ISOLATED(test_context_stays), .environment = VMM},
+        {ISOLATED(test_pause), .environment = VMM},        {ISOLATED(test_reach), .environment = VMM},
+        {ISOLATED(test_no_way), .environment = VMM},       {ISOLATED(test_too_many_peers), .environment = VMM},
+        {ISOLATED(test_reach_fails), .environment = VMM},  {ISOLATED(test_none), .environment = VMM},
+        {ISOLATED(test_descriptors), .environment = VMM},  {ISOLATED(test_many_descriptors), .environment = VMM},
         {ISOLATED(test_switch), .environment = ORDERED},
     };
     struct isolated captured[COUNT(captures_of)];

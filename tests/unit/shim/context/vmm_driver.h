@@ -11,7 +11,7 @@
 #include "ready.h"
 
 #define SEGMENT (2 * MIB)
-#define SLOTS_M 64
+#define SLOTS_M 72
 
 static struct mapping {
     uint64_t addr, access; /* access: a bit for each device */

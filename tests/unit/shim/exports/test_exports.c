@@ -364,8 +364,8 @@ static void test_disowned(void **state)
 /* A context that is destroyed is none beside which the next would be a second; one whose destruction failed is. */
 static void test_destroyed(void **state)
 {
-    static CUresult (*const functions[])(CUcontext context) = {cuCtxDestroy, cuCtxDestroy_v2};
-    static const enum real_symbol symbols[] = {REAL_cuCtxDestroy, REAL_cuCtxDestroy_v2};
+    static CUresult (*const functions[])(CUcontext context) = {cuCtxDestroy, cuCtxDestroy_v2, cuCtxDetach};
+    static const enum real_symbol symbols[] = {REAL_cuCtxDestroy, REAL_cuCtxDestroy_v2, REAL_cuCtxDetach};
 
     ready();
     for (unsigned int i = 0; i < 2 * COUNT(functions); i++) {
@@ -381,19 +381,6 @@ static void test_destroyed(void **state)
         policy_init(&policy, device, true, &why);
         assert_string_equal(why, result ? "a second context on the device" : "default");
     }
-}
-
-/* --- arguments that are not there, for the driver to refuse or to take --- */
-
-static void test_none(void **state)
-{
-    const uint64_t addr = block(ready(), MIB);
-    CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_RANGE_SIZE;
-    size_t size;
-
-    fake.next_of[REAL_cuPointerGetAttributes] = (void *)next_ok;
-    assert_int_equal(cuPointerGetAttributes(1, NULL, (void *[]){&size}, addr), 0);
-    assert_int_equal(cuPointerGetAttributes(1, &attribute, NULL, addr), 0);
 }
 
 /* --- the time that calls take, in the trace --- */
@@ -463,7 +450,7 @@ static void test_ipc_exported(void **state)
 
 int main(int argc, char **argv)
 {
-    struct isolated tests[3 * COUNT(begins) + 3 * COUNT(ends) + COUNT(infos) + 11];
+    struct isolated tests[3 * COUNT(begins) + 3 * COUNT(ends) + COUNT(infos) + 9];
     size_t n = 0;
 
     for (size_t i = 0; i < COUNT(begins); i++) {
@@ -482,7 +469,6 @@ int main(int argc, char **argv)
     tests[n++] = (struct isolated){ISOLATED(test_info_again), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_green), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_destroyed)};
-    tests[n++] = (struct isolated){ISOLATED(test_none), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_late), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_lookup), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_lookup), .environment = ORDERED " CUPOOL_HOOK=runtime", .row = "off"};

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_background.c - the background thread sleeps in a poll of the descriptors that its jobs name, so that it answers
- * at once. shim/report/background_thread.c alone, with jobs and a poll that are made up here. Not here: what the jobs
- * do, exit, threads that end (tests/e2e).
+ * at once; at exit it ends, and then the jobs. shim/report/background_thread.c alone, with jobs and a poll that are
+ * made up here. Not here: what the jobs do, exit, threads that end (tests/e2e).
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -25,7 +27,7 @@
 #define SECOND  1001
 #define WAKINGS 3
 
-static atomic_uint ticks, polls, wrong;
+static atomic_uint ticks, polls, wrong, ended;
 
 /* --- what the thread calls --- */
 
@@ -85,6 +87,18 @@ static void nothing(uint64_t now)
 {
 }
 
+static void end(void)
+{
+    atomic_fetch_add(&ended, 1);
+}
+
+/* Runs behind the exit handler of the thread, which has waited for it to stop. */
+static void ended_look(void)
+{
+    if (atomic_load(&ended) != 1)
+        _exit(1);
+}
+
 static unsigned int listen_first(struct pollfd *fds, unsigned int max)
 {
     *fds = (struct pollfd){.fd = FIRST, .events = POLLIN};
@@ -99,7 +113,7 @@ static unsigned int listen_second(struct pollfd *fds, unsigned int max)
 
 const struct background_job background_jobs[] = {
     {.due = never, .tick = tick, .listen = listen_first},
-    {.due = never, .tick = nothing},
+    {.due = never, .tick = nothing, .end = end},
     {.due = never, .tick = nothing, .listen = listen_second},
     {0},
 };
@@ -116,6 +130,8 @@ static void test_sleeps_in_a_poll(void **state)
 
 int main(void)
 {
+    atexit(ended_look);
+
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_sleeps_in_a_poll)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_guard.c - shim/report/guard.c: the table of blocks against one that is plain, how much guard a block gets, and
- * that the report at exit leaves no lock held. What it reports is tested under the preload: tests/e2e/test_contents.py.
+ * test_guard.c - shim/report/guard.c: the table of blocks against one that is plain, how much guard a block gets,
+ * that the report at exit leaves no lock held, and what follows where there is no memory. What it reports is tested
+ * under the preload: tests/e2e/test_contents.py.
  */
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "fake_driver.h"
 #include "isolated.h"
@@ -72,11 +75,42 @@ static void test_exit(void **state)
     guard_alloc(NULL, 0x1000, 100, (const void *)test_exit);
 }
 
+static bool expected;
+
+static void said_look(void)
+{
+    if (!strstr(fake.said, "this is not all: there was no memory to keep account") != !expected)
+        _exit(1);
+}
+
+/* Without room for more, what is known stays so, and the report at exit says that it is not complete. */
+static void test_no_memory(void **state)
+{
+    size_t size = 0;
+
+    expected = *state != NULL;
+    atexit(said_look); /* behind the report */
+    started();
+    fake.no_memory = expected;
+    guard_alloc(NULL, 0x1000, 100, NULL);
+    fake.no_memory = false;
+    for (unsigned int i = 2; i <= 513; i++)
+        guard_alloc(NULL, i * 0x1000, i, NULL);
+    fake.no_memory = expected;
+    guard_alloc(NULL, 514 * 0x1000, 514, NULL);
+    for (unsigned int i = 1; i <= 514; i++, size = 0) {
+        guard_block_size(i * 0x1000, &size);
+        assert_int_equal(size, expected && (i == 1 || i == 514) ? 0 : i == 1 ? 100 : i);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct isolated tests[] = {{ISOLATED(test_table), .environment = "CUPOOL_DEBUG=1"},
                                      {ISOLATED(test_padded), .environment = "CUPOOL_DEBUG=guard"},
-                                     {ISOLATED(test_exit), .environment = "CUPOOL_DEBUG=1"}};
+                                     {ISOLATED(test_exit), .environment = "CUPOOL_DEBUG=1"},
+                                     {ISOLATED(test_no_memory), .environment = "CUPOOL_DEBUG=1"},
+                                     {ISOLATED(test_no_memory), .environment = "CUPOOL_DEBUG=1", .row = "none"}};
 
     return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
 }

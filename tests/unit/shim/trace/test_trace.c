@@ -200,7 +200,16 @@ static void test_thread_stays(void **state)
     }
 }
 
-/* Signals that interrupt writes lose no line. */
+static struct record *unpublished;
+static uint32_t turn_of_it;
+
+static void publish(void *arg)
+{
+    if (fake.relaxes == 3)
+        records_publish(unpublished, turn_of_it);
+}
+
+/* Signals that interrupt writes lose no line, and the end no record that another thread is making. */
 static void test_interrupted(void **state)
 {
     static const char line[] = "{\"e\":\"test\"}\n";
@@ -218,8 +227,16 @@ static void test_interrupted(void **state)
     file = fopen(path, "r");
     assert_non_null(file);
     assert_true(fread(text, 1, sizeof(text) - 1, file) > strlen(line));
-    fclose(file);
     assert_string_equal(text + strlen(text) - strlen(line), line);
+    unpublished = records_reserve(&turn_of_it);
+    unpublished->clock = records_clock();
+    fake.relax = publish;
+    trace_close();
+    rewind(file);
+    text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
+    assert_non_null(strstr(text, "\"e\":\"alloc\""));
+    assert_non_null(strstr(text, "\"e\":\"end\""));
+    fclose(file);
     assert_string_equal(fake.said, "");
     assert_int_equal(unlink(path) | rmdir(folder), 0);
 }
@@ -233,7 +250,7 @@ int main(int argc, char **argv)
         {ISOLATED(test_observe)},
         {ISOLATED(test_oom)},
         {ISOLATED(test_tick), .environment = "CUPOOL_STATS=signal:USR2"},
-        {ISOLATED(test_interrupted)},
+        {ISOLATED(test_interrupted), .environment = "CUPOOL_TRACE_EVENTS=segment,alloc"},
         {ISOLATED(test_thread_stays), .environment = "CUPOOL_TRACE_FILE=/dev/null CUPOOL_STATS_FILE=/dev/null"}};
 
     return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);

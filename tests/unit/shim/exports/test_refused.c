@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_refused.c - shim/exports/ and shim/serve/ipc_handles.c: calls that lack an argument, for the driver to refuse or
+ * to take, and calls whose error ends the context. test_exports.c has what is done around calls that succeed.
+ */
+#include "base/ipc_message.h"
+#include "base/process.h"
+#include "context/room.h"
+#include "fake_driver.h"
+#include "isolated.h"
+#include "serve/ipc_handles.h"
+
+#define ORDERED "CUPOOL_FREE=ordered"
+
+static int result; /* what the real function returns */
+
+static int next_ok(void)
+{
+    return result;
+}
+
+static void test_none(void **state)
+{
+    CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+    struct context *context;
+    uint64_t addr = 0;
+    size_t size;
+
+    fake_start();
+    context = context_current(&fake.driver);
+    assert_int_equal(pool_alloc(context->pool, MIB, &addr), 0);
+    fake.next_of[REAL_cuPointerGetAttributes] = (void *)next_ok;
+    assert_int_equal(cuPointerGetAttributes(1, NULL, (void *[]){&size}, addr), 0);
+    assert_int_equal(cuPointerGetAttributes(1, &attribute, NULL, addr), 0);
+}
+
+/* An error that ends a context is its own, whichever call has told it; with CUPOOL_ENABLE=0 nobody looks. */
+static CUresult peer(void)
+{
+    return cuCtxEnablePeerAccess(fake_context(1), 0);
+}
+
+static CUresult opens(void)
+{
+    CUdeviceptr ptr;
+
+    return cuIpcOpenMemHandle_v2(&ptr, (CUipcMemHandle){{0}}, 0);
+}
+
+static CUresult waits(void)
+{
+    return cuStreamSynchronize(NULL);
+}
+
+static void test_error_seen(void **state)
+{
+    static CUresult (*const functions[])(void) = {peer, opens, waits};
+    static const enum real_symbol symbols[] = {REAL_cuCtxEnablePeerAccess, REAL_cuIpcOpenMemHandle_v2,
+                                               REAL_cuStreamSynchronize};
+
+    for (unsigned int i = 0; i < COUNT(functions); i++) {
+        fake_start();
+        fake_current(fake_context(i));
+        result = CUDA_ERROR_ILLEGAL_ADDRESS;
+        fake.next_of[symbols[i]] = (void *)next_ok;
+        assert_int_equal(functions[i](), result);
+        assert_int_equal(atomic_load(&contexts.count), *state ? 0 : i + 1);
+        if (!*state)
+            assert_true(atomic_load(&context_entry_find(fake_context(i))->failed));
+    }
+}
+
+/* Where a ticket's block is to be opened is not said; and in a call of the library's own tickets are none. */
+static void test_ticket(void **state)
+{
+    const unsigned int flags = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS;
+    const struct ipc_name name = {{7}};
+    struct ipc_ticket ticket;
+    CUdeviceptr ptr;
+    CUresult opened;
+
+    fake_start();
+    ipc_ticket_make(&ticket, 1, &name, &name);
+    assert_false(serve_ipc_open(&ticket, flags, NULL, &opened));
+    assert_true(serve_ipc_open(&ticket, flags, &ptr, &opened));
+    assert_int_equal(opened, CUDA_ERROR_MAP_FAILED); /* there is no such exporter */
+    process_bypass_begin();
+    assert_false(serve_ipc_open(&ticket, flags, &ptr, &opened));
+    process_bypass_end();
+}
+
+int main(int argc, char **argv)
+{
+    const struct isolated tests[] = {
+        {ISOLATED(test_none), .environment = ORDERED},
+        {ISOLATED(test_error_seen), .environment = ORDERED},
+        {ISOLATED(test_error_seen), .environment = "CUPOOL_ENABLE=0", .row = "off"},
+        {ISOLATED(test_ticket), .environment = ORDERED},
+    };
+
+    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
+}
