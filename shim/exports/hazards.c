@@ -145,9 +145,12 @@ void hazard_free(CUdeviceptr addr, const void *caller)
     const struct real_driver *driver = serve_watches(caller) ? policy_auto_driver() : NULL;
     CUmemoryPool pool = NULL;
 
-    if (addr && driver && driver->cuPointerGetAttribute &&
-        !driver->cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, addr) && pool)
+    if (!addr || !driver || !driver->cuPointerGetAttribute)
+        return;
+    if (!driver->cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, addr) && pool)
         hazard_memory_goes(caller);
+    else /* costs nothing where the driver waits itself: memory of graphs, which goes without a wait, has no pool */
+        policy_frees_wait(/* others: */ false);
 }
 
 static bool is_alone(const struct real_driver *driver)

@@ -53,7 +53,7 @@ void hazard_foreign_accesses(const CUdeviceptr *to, const CUdeviceptr *from, siz
  * own memory after waits of their own, and the program's (ncclMemFree) without one: for them only this thread's frees
  * are waited for, since a communicator that is aborted must not wait for other threads. */
 void hazard_memory_goes(const void *caller);
-/* The driver is about to free memory that is not pooled: that of cudaMallocAsync goes without a wait. */
+/* The driver is about to free memory that is not pooled: that of cudaMallocAsync and of graphs goes without a wait. */
 void hazard_free(CUdeviceptr addr, const void *caller);
 
 /* Memory mapped at addr, or a memory pool of the driver (addr 0), becomes accessible. If another device or the host

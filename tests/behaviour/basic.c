@@ -7,7 +7,7 @@
  */
 #include "behaviour.h"
 
-static int zero(void)
+BT_TEST(zero)
 {
     void *p = (void *)1;
 
@@ -17,7 +17,7 @@ static int zero(void)
     return 0;
 }
 
-static int null_argument(void)
+BT_TEST(null_argument)
 {
     EXPECT(cudaMalloc((void **)NULL, 16), cudaErrorInvalidValue);
     LAST(cudaErrorInvalidValue);
@@ -25,7 +25,7 @@ static int null_argument(void)
     return 0;
 }
 
-static int huge(void)
+BT_TEST(huge)
 {
     void *p = NULL;
 
@@ -39,7 +39,7 @@ static int huge(void)
 }
 
 /* A call that succeeds does not clear what an earlier one left behind. */
-static int last_error_kept(void)
+BT_TEST(last_error_kept)
 {
     void *p = NULL;
 
@@ -53,14 +53,7 @@ static int last_error_kept(void)
     return 0;
 }
 
-static int free_null(void)
-{
-    OK(cudaFree(NULL));
-    LAST(cudaSuccess);
-    return 0;
-}
-
-static int alignment(void)
+BT_TEST(alignment)
 {
     static const size_t sizes[] = {
         1,       2, 255, 256, 257, 511, 512, 513, 1000, 4095, 4097, 1u << 20, (1u << 20) + 1, 2u << 20, (2u << 20) + 1,
@@ -78,7 +71,7 @@ static int alignment(void)
 }
 
 /* Sizes from 1 byte up: the first, middle and last part hold what was written. */
-static int writable(void)
+BT_TEST(writable)
 {
     size_t max = bt_max_mem() < 256 * BT_MIB ? bt_max_mem() : 256 * BT_MIB;
 
@@ -96,7 +89,7 @@ static int writable(void)
     return 0;
 }
 
-static int writable_256m(void)
+BT_TEST(writable_256m)
 {
     size_t n = 256 * BT_MIB;
     char *p = NULL;
@@ -116,7 +109,7 @@ static int writable_256m(void)
 #define BLOCKS 400
 
 /* Many live blocks of mixed sizes: each keeps its own pattern. */
-static int disjoint(void)
+BT_TEST(disjoint)
 {
     static char *p[BLOCKS];
     static size_t n[BLOCKS];
@@ -139,7 +132,7 @@ static int disjoint(void)
 }
 
 /* Freed and had again many times, in an order that splits and merges. */
-static int churn(void)
+BT_TEST(churn)
 {
     static char *p[64];
     static size_t n[64];
@@ -165,28 +158,7 @@ static int churn(void)
     return 0;
 }
 
-/* cudaPointerGetAttributes describes the block. */
-static int attributes(void)
-{
-    struct cudaPointerAttributes a;
-    void *p = NULL;
-
-    OK(cudaMalloc(&p, 1000));
-    OK(cudaPointerGetAttributes(&a, p));
-    CHECK(a.type == cudaMemoryTypeDevice);
-    CHECK(a.device == 0);
-    CHECK(a.devicePointer == p);
-    OK(cudaFree(p));
-    return 0;
-}
-
-static const struct bt_test tests[] = {
-    BT_TEST(zero),      BT_TEST(null_argument), BT_TEST(huge),       BT_TEST(last_error_kept),
-    BT_TEST(free_null), BT_TEST(alignment),     BT_TEST(writable),   BT_TEST(writable_256m),
-    BT_TEST(disjoint),  BT_TEST(churn),         BT_TEST(attributes), {.name = NULL},
-};
-
 int main(int argc, char **argv)
 {
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * behaviour.h - what the behaviour programs share: the table of tests, the checks, slow work without kernels.
+ * behaviour.h - what the behaviour programs share: how tests are found, the checks, slow work without kernels.
  *
  * A test states how CUDA behaves without cupool; it has to hold natively and preloaded, on the simulated and on real
  * GPUs. Tests about the pool itself skip themselves when it is not preloaded. There are no kernels, so no nvcc is
@@ -30,21 +30,25 @@
 
 /* fn, or with for rows that are one function with different arguments: 0, 1 (failed, bt_why says why) or BT_SKIP. */
 struct bt_test {
+    int line; /* tests run in the order of their lines */
     const char *name;
     int (*fn)(void);
     int (*with)(const void *arg);
     const void *arg;
 };
 
-/* NOLINTBEGIN(bugprone-macro-parentheses): the arguments are initialisers */
-#define BT_TEST(fn_)                                                                                                   \
-    {                                                                                                                  \
-        .name = #fn_, .fn = fn_                                                                                        \
-    }
-#define BT_ROW(name_, fn_, arg_)                                                                                       \
-    {                                                                                                                  \
-        .name = #name_, .with = fn_, .arg = arg_                                                                       \
-    }
+/* NOLINTBEGIN(bugprone-macro-parentheses): the arguments are names and initialisers */
+/* Puts a test into a section of the program, which bt_main goes through: no list can forget it. */
+#define BT_ADD(name_, ...)                                                                                             \
+    static const struct bt_test name_##_test = {.line = __LINE__, .name = #name_, __VA_ARGS__};                        \
+    static const struct bt_test *const name_##_place __attribute__((used, section("bt_tests"))) = &name_##_test;
+/* The head of a test. */
+#define BT_TEST(name)                                                                                                  \
+    static int name(void);                                                                                             \
+    BT_ADD(name, .fn = name)                                                                                           \
+    static int name(void)
+/* One that calls with(arg). */
+#define BT_ROW(name_, with_, arg_) BT_ADD(name_, .with = with_, .arg = arg_)
 /* NOLINTEND(bugprone-macro-parentheses) */
 
 /* Per thread: a test that runs threads copies a thread's text out (bt_thread). */
@@ -280,11 +284,36 @@ BT_UNUSED static int bt_thread_join(struct bt_thread *t)
 /* Runs after a test that failed, so that the next one does not fail for it. */
 static void (*bt_cleanup)(void);
 
-BT_UNUSED static int bt_main(int argc, char **argv, const struct bt_test *tests)
+#define BT_TESTS_MAX 64
+
+extern const struct bt_test *const __start_bt_tests[] __attribute__((weak));
+extern const struct bt_test *const __stop_bt_tests[] __attribute__((weak));
+
+static int bt_by_line(const void *a, const void *b)
 {
+    return (*(const struct bt_test *const *)a)->line - (*(const struct bt_test *const *)b)->line;
+}
+
+/* All tests of the program, in their order; returns how many. */
+BT_UNUSED static size_t bt_all_tests(const struct bt_test *tests[BT_TESTS_MAX])
+{
+    const size_t n = ((uintptr_t)__stop_bt_tests - (uintptr_t)__start_bt_tests) / sizeof(void *);
+
+    if (n > BT_TESTS_MAX)
+        abort();
+    memcpy(tests, __start_bt_tests, n * sizeof(void *));
+    qsort(tests, n, sizeof(void *), bt_by_line);
+    return n;
+}
+
+BT_UNUSED static int bt_main(int argc, char **argv)
+{
+    const struct bt_test *tests[BT_TESTS_MAX];
+    const size_t n = bt_all_tests(tests);
     int failed = 0, passed = 0, found = 0;
 
-    for (const struct bt_test *t = tests; t->name; t++) {
+    for (size_t i = 0; i < n; i++) {
+        const struct bt_test *t = tests[i];
         int rc;
 
         if (argc > 1 && strcmp(argv[1], t->name) != 0)

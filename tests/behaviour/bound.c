@@ -120,7 +120,7 @@ static int end(void)
 }
 
 /* A list that is appended to: a larger block, work on both, the smaller one freed. */
-static int append(void)
+BT_TEST(append)
 {
     TRY(begin(1));
     for (int round = 0; round < 2; round++) {
@@ -142,7 +142,7 @@ static int append(void)
 }
 
 /* Parts that hold many blocks of one size each, which do not fit into what the part before has left. */
-static int phases(void)
+BT_TEST(phases)
 {
     void *blocks[32];
 
@@ -160,7 +160,7 @@ static int phases(void)
 }
 
 /* Memory that goes back by cudaFreeAsync, with a device that is idle each time. */
-static int freed_async(void)
+BT_TEST(freed_async)
 {
     cudaStream_t stream;
     void *p;
@@ -227,7 +227,7 @@ static unsigned int steps(void)
     return text && *text ? (unsigned int)strtoul(text, NULL, 0) : 2000;
 }
 
-static int random_one(void)
+BT_TEST(random_one)
 {
     struct random_program program = {.state = 1, .steps = steps()};
 
@@ -236,7 +236,7 @@ static int random_one(void)
     return end();
 }
 
-static int random_threads(void)
+BT_TEST(random_threads)
 {
     struct random_program programs[THREADS_MAX];
     struct bt_thread threads[THREADS_MAX];
@@ -252,10 +252,7 @@ static int random_threads(void)
     return rc ? rc : end();
 }
 
-static const struct bt_test tests[] = {BT_TEST(append),     BT_TEST(phases),         BT_TEST(freed_async),
-                                       BT_TEST(random_one), BT_TEST(random_threads), {.name = NULL}};
-
 int main(int argc, char **argv)
 {
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

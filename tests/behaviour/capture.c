@@ -25,6 +25,9 @@ static int around(const void *mode)
     OK(cudaFree(q));
     return cap_fini(&c);
 }
+BT_ROW(around_global, around, &(mode_arg){cudaStreamCaptureModeGlobal})
+BT_ROW(around_thread_local, around, &(mode_arg){cudaStreamCaptureModeThreadLocal})
+BT_ROW(around_relaxed, around, &(mode_arg){cudaStreamCaptureModeRelaxed})
 
 /* malloc or free in a capture that forbids it: the answer and the capture's fate agree. */
 static int forbidden(enum cudaStreamCaptureMode mode, bool is_free)
@@ -59,13 +62,17 @@ static int malloc_in(const void *mode)
 {
     return forbidden(*(mode_arg *)mode, false);
 }
+BT_ROW(malloc_in_global, malloc_in, &(mode_arg){cudaStreamCaptureModeGlobal})
+BT_ROW(malloc_in_thread_local, malloc_in, &(mode_arg){cudaStreamCaptureModeThreadLocal})
 
 static int free_in(const void *mode)
 {
     return forbidden(*(mode_arg *)mode, true);
 }
+BT_ROW(free_in_global, free_in, &(mode_arg){cudaStreamCaptureModeGlobal})
+BT_ROW(free_in_thread_local, free_in, &(mode_arg){cudaStreamCaptureModeThreadLocal})
 
-static int in_relaxed(void)
+BT_TEST(in_relaxed)
 {
     struct cap c;
     char *out;
@@ -84,7 +91,7 @@ static int in_relaxed(void)
 }
 
 /* The documented way to allocate in a global capture. */
-static int exchanged(void)
+BT_TEST(exchanged)
 {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     struct cap c;
@@ -105,7 +112,7 @@ static int exchanged(void)
 }
 
 /* Freed with work in flight before a capture, reused while it is open. */
-static int freed_before(void)
+BT_TEST(freed_before)
 {
     cudaStream_t a, b;
     struct cap c;
@@ -136,7 +143,7 @@ static int freed_before(void)
 }
 
 /* Freed with work in flight while a capture is open, reused after its end. */
-static int freed_during(void)
+BT_TEST(freed_during)
 {
     cudaStream_t a, b;
     struct cap c;
@@ -195,7 +202,7 @@ static int works_again(void)
     return 0;
 }
 
-static int after_invalidated(void)
+BT_TEST(after_invalidated)
 {
     struct cap c;
 
@@ -211,7 +218,7 @@ static int after_invalidated(void)
 }
 
 /* A capture that begins where it may not. */
-static int after_refused(void)
+BT_TEST(after_refused)
 {
     struct cap c;
 
@@ -228,7 +235,7 @@ static int after_refused(void)
 }
 
 /* A stream destroyed in the middle of its capture. */
-static int after_abandoned(void)
+BT_TEST(after_abandoned)
 {
     struct cap c;
 
@@ -246,7 +253,7 @@ static int after_abandoned(void)
 }
 
 /* Two captures overlap; the first end does not open the way for what the second forbids. */
-static int two_at_once(void)
+BT_TEST(two_at_once)
 {
     struct cap c, d;
     char *out;
@@ -269,7 +276,7 @@ static int two_at_once(void)
 }
 
 /* A relaxed capture through the driver's calls. */
-static int by_driver(void)
+BT_TEST(by_driver)
 {
     struct cap c;
     CUgraph graph;
@@ -288,29 +295,9 @@ static int by_driver(void)
     return cap_fini(&c);
 }
 
-static const struct bt_test tests[] = {
-    BT_ROW(around_global, around, &(mode_arg){cudaStreamCaptureModeGlobal}),
-    BT_ROW(around_thread_local, around, &(mode_arg){cudaStreamCaptureModeThreadLocal}),
-    BT_ROW(around_relaxed, around, &(mode_arg){cudaStreamCaptureModeRelaxed}),
-    BT_ROW(malloc_in_global, malloc_in, &(mode_arg){cudaStreamCaptureModeGlobal}),
-    BT_ROW(free_in_global, free_in, &(mode_arg){cudaStreamCaptureModeGlobal}),
-    BT_ROW(malloc_in_thread_local, malloc_in, &(mode_arg){cudaStreamCaptureModeThreadLocal}),
-    BT_ROW(free_in_thread_local, free_in, &(mode_arg){cudaStreamCaptureModeThreadLocal}),
-    BT_TEST(in_relaxed),
-    BT_TEST(exchanged),
-    BT_TEST(freed_before),
-    BT_TEST(freed_during),
-    BT_TEST(after_invalidated),
-    BT_TEST(after_refused),
-    BT_TEST(after_abandoned),
-    BT_TEST(two_at_once),
-    BT_TEST(by_driver),
-    {.name = NULL},
-};
-
 int main(int argc, char **argv)
 {
     cudaFree(NULL);
     bt_cleanup = capturing_end;
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

@@ -9,7 +9,7 @@
 #include "capture.h"
 
 /* A thread-local capture does not limit other threads. */
-static int beside_thread_local(void)
+BT_TEST(beside_thread_local)
 {
     struct bt_thread t;
     struct cap c;
@@ -36,7 +36,7 @@ static int malloc_only(void *arg)
 }
 
 /* A global capture minds what others do: the answer and the capture's fate agree. */
-static int beside_global(void)
+BT_TEST(beside_global)
 {
     struct bt_thread t;
     struct cap c;
@@ -67,7 +67,7 @@ static int free_first(void *arg)
 }
 
 /* A thread that has no context yet, and frees. */
-static int beside_global_free(void)
+BT_TEST(beside_global_free)
 {
     struct free_call call = {.p = NULL};
     struct bt_thread t;
@@ -108,7 +108,7 @@ static int allocate_until(void *arg)
 }
 
 /* Captures begin and end while other threads allocate all the time: none is destroyed. */
-static int under_load(void)
+BT_TEST(under_load)
 {
     struct bt_thread t[2];
     struct beside b = {0};
@@ -162,7 +162,7 @@ static int capture_once(void *arg)
     return 0;
 }
 
-static int by_new_threads(void)
+BT_TEST(by_new_threads)
 {
     struct bt_thread t[2], captor;
     struct beside b = {0};
@@ -191,7 +191,8 @@ static int free_main(void *p)
     return 0;
 }
 
-static int beside_waiting_free(void)
+/* The last test: it makes the device strict. */
+BT_TEST(beside_waiting_free)
 {
     struct bt_thread t;
     cudaStream_t waiting;
@@ -222,19 +223,9 @@ static int beside_waiting_free(void)
     return cap_fini(&c);
 }
 
-static const struct bt_test tests[] = {
-    BT_TEST(beside_thread_local),
-    BT_TEST(beside_global),
-    BT_TEST(beside_global_free),
-    BT_TEST(under_load),
-    BT_TEST(by_new_threads),
-    BT_TEST(beside_waiting_free), /* last: it makes the device strict */
-    {.name = NULL},
-};
-
 int main(int argc, char **argv)
 {
     cudaFree(NULL);
     bt_cleanup = capturing_end;
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

@@ -2,11 +2,10 @@
 /*
  * contexts.c - contexts that come and go, through the driver API.
  *
- * The tests call before cuInit, retain, release and reset primary contexts, make a second context, and use threads
- * without one. devices.c has the runtime's own view of a device.
+ * The tests retain, release and reset primary contexts, make a second context, and use a thread without one. devices.c
+ * has the runtime's own view of a device; what single calls return without a context is in tests/gpu/probe.
  *
- * The order of the table matters: tests that need an uninitialised driver or a primary context that the runtime does
- * not hold come first.
+ * The order of the tests matters: tests that need a primary context that the runtime does not hold come first.
  */
 #include "behaviour.h"
 
@@ -36,27 +35,8 @@ static int block_check(CUdeviceptr p, size_t n, int byte)
     return 0;
 }
 
-static int not_initialized(void)
-{
-    CUdeviceptr p = 0;
-
-    EXPECT(cuMemAlloc(&p, N), CUDA_ERROR_NOT_INITIALIZED);
-    EXPECT(cuMemFree(4096), CUDA_ERROR_NOT_INITIALIZED);
-    return 0;
-}
-
-static int no_context(void)
-{
-    CUdeviceptr p = 0;
-
-    OK(cuInit(0));
-    EXPECT(cuMemAlloc(&p, N), CUDA_ERROR_INVALID_CONTEXT);
-    EXPECT(cuMemFree(4096), CUDA_ERROR_INVALID_VALUE); /* a free needs no context */
-    return 0;
-}
-
 /* The last release destroys the context and everything in it. */
-static int primary_release(void)
+BT_TEST(primary_release)
 {
     CUdevice dev;
     CUcontext ctx;
@@ -84,7 +64,7 @@ static int primary_release(void)
     return 0;
 }
 
-static int primary_reset(void)
+BT_TEST(primary_reset)
 {
     CUdevice dev;
     CUcontext ctx;
@@ -109,7 +89,7 @@ static int primary_reset(void)
 }
 
 /* The primary context is reset, and released, beside one that is not primary: that one stays. */
-static int beside_primary(void)
+BT_TEST(beside_primary)
 {
     CUcontext ctx, primary;
     CUdeviceptr p, q;
@@ -133,7 +113,7 @@ static int beside_primary(void)
     return 0;
 }
 
-static int second_context(void)
+BT_TEST(second_context)
 {
     CUcontext first, second, now;
     CUdeviceptr p, q, r;
@@ -164,7 +144,7 @@ static int second_context(void)
 }
 
 /* A free does not care which context is current, and leaves the current one current. */
-static int free_across(void)
+BT_TEST(free_across)
 {
     CUcontext first, second, now;
     CUdeviceptr p, q;
@@ -187,7 +167,7 @@ static int free_across(void)
 }
 
 /* Memory of a context is ordered by that context's work, whichever is current at the free. */
-static int race_across(void)
+BT_TEST(race_across)
 {
     CUcontext first, second;
     CUstream a, b;
@@ -218,72 +198,6 @@ static int race_across(void)
     return 0;
 }
 
-static int thread_fn(void *arg)
-{
-    CUcontext ctx = (CUcontext)1;
-    CUdeviceptr p = 0;
-    void *q;
-
-    OK(cuCtxGetCurrent(&ctx));
-    CHECK(ctx == NULL);
-    EXPECT(cuMemAlloc(&p, N), CUDA_ERROR_INVALID_CONTEXT);
-    OK(cuCtxGetCurrent(&ctx));
-    CHECK(ctx == NULL); /* asking changed nothing */
-    OK(cudaMalloc(&q, N));
-    OK(cuCtxGetCurrent(&ctx));
-    CHECK(ctx == *(CUcontext *)arg);
-    OK(cudaFree(q));
-    OK(cuMemAlloc(&p, N));
-    OK(cuMemFree(p));
-    return 0;
-}
-
-static int fresh_thread(void)
-{
-    struct bt_thread t;
-    CUcontext ctx;
-
-    OK(cudaFree(NULL));
-    OK(cuCtxGetCurrent(&ctx));
-    TRY(bt_thread_start(&t, thread_fn, &ctx));
-    return bt_thread_join(&t);
-}
-
-static int thread_free_fn(void *p)
-{
-    CUcontext ctx = (CUcontext)1;
-
-    OK(cuCtxGetCurrent(&ctx));
-    CHECK(!ctx);
-    OK(cudaFree(p));
-    OK(cuCtxGetCurrent(&ctx));
-    CHECK(ctx); /* the runtime has given it one on the way */
-    return 0;
-}
-
-static int thread_driver_free_fn(void *p)
-{
-    CUcontext ctx = (CUcontext)1;
-
-    OK(cuMemFree((CUdeviceptr)(uintptr_t)p));
-    EXPECT(cuMemFree((CUdeviceptr)(uintptr_t)p), CUDA_ERROR_INVALID_VALUE);
-    OK(cuCtxGetCurrent(&ctx));
-    CHECK(ctx == NULL);
-    return 0;
-}
-
-/* A thread without a context may free, and still has none. */
-static int fresh_thread_driver_free(void)
-{
-    struct bt_thread t;
-    void *p;
-
-    OK(cudaMalloc(&p, N));
-    TRY(bt_thread_start(&t, thread_driver_free_fn, p));
-    TRY(bt_thread_join(&t));
-    return bt_usable(N);
-}
-
 /* Without a context there is no default stream: the driver refuses to free in its order, and the runtime first makes a
  * context current. The driver makes no handle of a block either. */
 static int thread_free_async_fn(void *arg)
@@ -303,7 +217,7 @@ static int thread_free_async_fn(void *arg)
     return 0; /* no second free: on an H100 it returns 0, and the driver fails later */
 }
 
-static int fresh_thread_free_async(void)
+BT_TEST(fresh_thread_free_async)
 {
     cudaStream_t stream;
     struct bt_thread t;
@@ -317,20 +231,6 @@ static int fresh_thread_free_async(void)
     TRY(bt_thread_join(&t));
     OK(cudaDeviceSynchronize());
     OK(cudaStreamDestroy(stream));
-    return bt_usable(N);
-}
-
-/* The runtime frees in a thread that has done nothing yet. */
-static int fresh_thread_free(void)
-{
-    struct bt_thread t;
-    void *p;
-
-    OK(cudaMalloc(&p, N));
-    TRY(bt_thread_start(&t, thread_free_fn, p));
-    TRY(bt_thread_join(&t));
-    EXPECT(cudaFree(p), cudaErrorInvalidValue);
-    LAST(cudaErrorInvalidValue);
     return bt_usable(N);
 }
 
@@ -376,7 +276,7 @@ static int green_memory(CUcontext context, CUgreenCtx green, unsigned long (*cou
 #endif
 
 /* More green contexts than a table has room for, one after the other: the next context is pooled like any. */
-static int green_contexts(void)
+BT_TEST(green_contexts)
 {
 #if CUDA_VERSION >= 12050
     unsigned long (*count)(const char *) = NULL;
@@ -414,22 +314,7 @@ static int green_contexts(void)
 #endif
 }
 
-static const struct bt_test tests[] = {BT_TEST(not_initialized),
-                                       BT_TEST(no_context),
-                                       BT_TEST(primary_release),
-                                       BT_TEST(beside_primary),
-                                       BT_TEST(primary_reset),
-                                       BT_TEST(second_context),
-                                       BT_TEST(free_across),
-                                       BT_TEST(race_across),
-                                       BT_TEST(green_contexts),
-                                       BT_TEST(fresh_thread),
-                                       BT_TEST(fresh_thread_free),
-                                       BT_TEST(fresh_thread_free_async),
-                                       BT_TEST(fresh_thread_driver_free),
-                                       {.name = NULL}};
-
 int main(int argc, char **argv)
 {
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

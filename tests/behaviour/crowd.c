@@ -12,7 +12,7 @@
 #pragma weak cudaMalloc3DArray
 #pragma weak cudaFreeArray
 
-static int get_info(void)
+BT_TEST(get_info)
 {
     size_t avail, total;
 
@@ -27,7 +27,7 @@ static int get_info(void)
 }
 
 /* As a framework that empties its cache and asks for the free memory. */
-static int empty_cache(void)
+BT_TEST(empty_cache)
 {
     size_t avail, total;
 
@@ -40,13 +40,13 @@ static int empty_cache(void)
     return 0;
 }
 
-static int larger_blocks(void)
+BT_TEST(larger_blocks)
 {
     TRY(hoard(start_free / 1024));
     return most_usable();
 }
 
-static int smaller_blocks(void)
+BT_TEST(smaller_blocks)
 {
     TRY(hoard(start_free / 16));
     TRY(take(start_free / 2048, start_free / 10 * 9));
@@ -54,7 +54,7 @@ static int smaller_blocks(void)
     return blocks_free();
 }
 
-static int pitch(void)
+BT_TEST(pitch)
 {
     size_t width;
     void *p;
@@ -66,7 +66,7 @@ static int pitch(void)
     return 0;
 }
 
-static int in_stream_order(void)
+BT_TEST(in_stream_order)
 {
     cudaMemPool_t pool;
     cudaStream_t s;
@@ -85,7 +85,7 @@ static int in_stream_order(void)
 }
 
 /* A few MiB only, but nothing is left for them. */
-static int managed(void)
+BT_TEST(managed)
 {
     char *p;
 
@@ -97,7 +97,7 @@ static int managed(void)
     return 0;
 }
 
-static int array(void)
+BT_TEST(array)
 {
     const struct cudaChannelFormatDesc format = {32, 0, 0, 0, cudaChannelFormatKindFloat};
     cudaArray_t a[64];
@@ -113,7 +113,7 @@ static int array(void)
     return 0;
 }
 
-static int array_3d(void)
+BT_TEST(array_3d)
 {
     const struct cudaChannelFormatDesc format = {32, 0, 0, 0, cudaChannelFormatKindFloat};
     cudaArray_t a[16];
@@ -130,7 +130,7 @@ static int array_3d(void)
 }
 
 /* Virtual memory management: as frameworks do that put their weights to sleep and wake them at the same addresses. */
-static int mapped(void)
+BT_TEST(mapped)
 {
     const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
@@ -154,7 +154,7 @@ static int mapped(void)
     return 0;
 }
 
-static int streams(void)
+BT_TEST(streams)
 {
     cudaStream_t s[96];
     void *p;
@@ -173,7 +173,7 @@ static int streams(void)
 }
 
 /* A graph of many nodes, captured before, instantiated and launched when nothing is left. */
-static int graph(void)
+BT_TEST(graph)
 {
     cudaGraphExec_t exec[16];
     cudaGraph_t made;
@@ -202,7 +202,7 @@ static int graph(void)
     return 0;
 }
 
-static int pinned(void)
+BT_TEST(pinned)
 {
     void *p;
 
@@ -212,7 +212,7 @@ static int pinned(void)
     return 0;
 }
 
-static int second_context(void)
+BT_TEST(second_context)
 {
     CUcontext context, before;
     CUdeviceptr p;
@@ -228,13 +228,7 @@ static int second_context(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {
-    BT_TEST(get_info),        BT_TEST(empty_cache), BT_TEST(larger_blocks), BT_TEST(smaller_blocks), BT_TEST(pitch),
-    BT_TEST(in_stream_order), BT_TEST(managed),     BT_TEST(array),         BT_TEST(array_3d),       BT_TEST(mapped),
-    BT_TEST(streams),         BT_TEST(graph),       BT_TEST(pinned),        BT_TEST(second_context), {.name = NULL},
-};
-
 int main(int argc, char **argv)
 {
-    return crowd_main(argc, argv, tests);
+    return crowd_main(argc, argv);
 }

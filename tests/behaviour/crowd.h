@@ -160,7 +160,7 @@ BT_UNUSED static int child(const char *what, size_t n, size_t *ret_number)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-BT_UNUSED static int crowd_main(int argc, char **argv, const struct bt_test *tests)
+BT_UNUSED static int crowd_main(int argc, char **argv)
 {
     size_t total;
 
@@ -177,7 +177,7 @@ BT_UNUSED static int crowd_main(int argc, char **argv, const struct bt_test *tes
         printf("FAIL start: %s\n", bt_why);
         return 1;
     }
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }
 
 #endif

@@ -15,7 +15,7 @@ static int device_of(const void *p, int want)
     return 0;
 }
 
-static int owns(void)
+BT_TEST(owns)
 {
     void *p[2];
 
@@ -35,7 +35,7 @@ static int owns(void)
 }
 
 /* Free under another current device; the block must come back to its own device. */
-static int free_elsewhere(void)
+BT_TEST(free_elsewhere)
 {
     void *p, *q;
 
@@ -78,7 +78,7 @@ static int worker(void *arg)
     return 0;
 }
 
-static int two_threads(void)
+BT_TEST(two_threads)
 {
     struct bt_thread t[2];
 
@@ -107,7 +107,7 @@ static void CUDART_CB busy_fn(void *arg)
 }
 
 /* A busy device 1 does not hold up a free on device 0, natively and with the pool: it is busy until after the free. */
-static int busy_other(void)
+BT_TEST(busy_other)
 {
     struct busy busy = {0};
     cudaStream_t s;
@@ -130,7 +130,7 @@ static int busy_other(void)
     return 0;
 }
 
-static int reset_one(void)
+BT_TEST(reset_one)
 {
     void *p[2];
 
@@ -154,7 +154,7 @@ static int reset_one(void)
     return 0;
 }
 
-static int reset_current(void)
+BT_TEST(reset_current)
 {
     for (int round = 0; round < 3; round++) {
         void *p;
@@ -169,7 +169,7 @@ static int reset_current(void)
 }
 
 /* A reset with work in flight and blocks that wait to be reused. */
-static int reset_busy(void)
+BT_TEST(reset_busy)
 {
     cudaStream_t s;
     void *p, *q;
@@ -184,12 +184,7 @@ static int reset_busy(void)
     return bt_usable(1 << 20);
 }
 
-static const struct bt_test tests[] = {
-    BT_TEST(owns),      BT_TEST(free_elsewhere), BT_TEST(two_threads), BT_TEST(busy_other),
-    BT_TEST(reset_one), BT_TEST(reset_current),  BT_TEST(reset_busy),  {.name = NULL},
-};
-
 int main(int argc, char **argv)
 {
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

@@ -24,7 +24,7 @@ static CUdeviceptr dptr(void *p)
     return (CUdeviceptr)(uintptr_t)p;
 }
 
-static int arguments(void)
+BT_TEST(arguments)
 {
     CUdeviceptr p = 0;
 
@@ -36,7 +36,7 @@ static int arguments(void)
     return 0;
 }
 
-static int address_range(void)
+BT_TEST(address_range)
 {
     static const size_t sizes[] = {1, 1000, 4096, 70000, 3 << 20, 64 << 20};
 
@@ -66,7 +66,7 @@ static int address_range(void)
 }
 
 /* The memory of cuMemAlloc is its context's, and cannot be shared by handles of virtual memory. */
-static int attributes(void)
+BT_TEST(attributes)
 {
     static const size_t sizes[] = {1000, 3 << 20};
     CUpointer_attribute both[] = {CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES};
@@ -91,7 +91,7 @@ static int attributes(void)
 }
 
 /* Of freed memory the driver knows nothing: one question is an error, of many the answers are those for any address. */
-static int freed_address(void)
+BT_TEST(freed_address)
 {
     static const size_t sizes[] = {1, 70000, 3 << 20, 64 << 20};
     static CUpointer_attribute of[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
@@ -123,7 +123,7 @@ static int freed_address(void)
     return 0;
 }
 
-static int mixed(void)
+BT_TEST(mixed)
 {
     for (int i = 0; i < 100; i++) {
         size_t n = i % 3 ? 4096 : 3 << 20;
@@ -192,13 +192,13 @@ static int lookup_all(lookup_v2_fn v2, lookup_v1_fn v1)
     return 0;
 }
 
-static int lookup_linked(void)
+BT_TEST(lookup_linked)
 {
     return lookup_all(cuGetProcAddress, NULL);
 }
 
 /* As cudart does it: dlsym on the driver's handle. */
-static int lookup_by_dlsym(void)
+BT_TEST(lookup_by_dlsym)
 {
     void *lib = dlopen("libcuda.so.1", RTLD_NOW), *v1, *v2;
 
@@ -212,7 +212,7 @@ static int lookup_by_dlsym(void)
 }
 
 /* The lookup looks itself up: the arity depends on the version asked for. */
-static int lookup_of_lookup(void)
+BT_TEST(lookup_of_lookup)
 {
     void *v1 = NULL, *v2 = NULL;
 
@@ -223,7 +223,7 @@ static int lookup_of_lookup(void)
     return lookup_all(NULL, (lookup_v1_fn)v1);
 }
 
-static int lookup_runtime(void)
+BT_TEST(lookup_runtime)
 {
     enum cudaDriverEntryPointQueryResult status;
     void *alloc = NULL, *release = NULL;
@@ -234,7 +234,7 @@ static int lookup_runtime(void)
     return pair_works((alloc_fn)alloc, (free_fn)release);
 }
 
-static int lookup_status(void)
+BT_TEST(lookup_status)
 {
     CUdriverProcAddressQueryResult status = (CUdriverProcAddressQueryResult)77;
     void *p = (void *)1;
@@ -253,7 +253,7 @@ static int lookup_status(void)
 }
 
 /* Symbols taken by hand, around every wrapper: a pair of their own, and frees of memory that came the usual way. */
-static int dlsym_direct(void)
+BT_TEST(dlsym_direct)
 {
     void *lib = dlopen("libcuda.so.1", RTLD_NOW);
     alloc_fn alloc;
@@ -288,7 +288,7 @@ static int dlsym_direct(void)
 }
 
 /* dlsym still does all that it did. */
-static int dlsym_others(void)
+BT_TEST(dlsym_others)
 {
     void *lib = dlopen("libcuda.so.1", RTLD_NOW);
 
@@ -304,7 +304,7 @@ static int dlsym_others(void)
     return 0;
 }
 
-static int many(void)
+BT_TEST(many)
 {
     static CUdeviceptr p[1000];
 
@@ -388,13 +388,13 @@ static int give_mapped(void *p)
     return 0;
 }
 
-static int async_after_free(void)
+BT_TEST(async_after_free)
 {
     TRY(goes_after_free(take_async, give_async));
     return goes_after_free(take_async, give_async_driver);
 }
 
-static int unmap_after_free(void)
+BT_TEST(unmap_after_free)
 {
     return goes_after_free(take_mapped, give_mapped);
 }
@@ -421,43 +421,23 @@ static int give_access_first(void *p)
     return give_mapped(p);
 }
 
-static int no_access_after_free(void)
+BT_TEST(no_access_after_free)
 {
     return goes_after_free(take_mapped, give_access_first);
 }
 
-static int unmap_after_pinned_free(void)
+BT_TEST(unmap_after_pinned_free)
 {
     return goes_after(take_mapped, give_mapped, /* pinned: */ true);
 }
 
-static int unmap_alone_after_free(void)
+BT_TEST(unmap_alone_after_free)
 {
     return goes_after_free(take_mapped, give_mapped_part);
 }
 
-static const struct bt_test tests[] = {BT_TEST(arguments),
-                                       BT_TEST(address_range),
-                                       BT_TEST(attributes),
-                                       BT_TEST(freed_address),
-                                       BT_TEST(mixed),
-                                       BT_TEST(lookup_linked),
-                                       BT_TEST(lookup_by_dlsym),
-                                       BT_TEST(lookup_of_lookup),
-                                       BT_TEST(lookup_runtime),
-                                       BT_TEST(lookup_status),
-                                       BT_TEST(dlsym_direct),
-                                       BT_TEST(dlsym_others),
-                                       BT_TEST(many),
-                                       BT_TEST(async_after_free),
-                                       BT_TEST(unmap_after_free),
-                                       BT_TEST(unmap_alone_after_free),
-                                       BT_TEST(no_access_after_free),
-                                       BT_TEST(unmap_after_pinned_free),
-                                       {.name = NULL}};
-
 int main(int argc, char **argv)
 {
     cudaFree(NULL);
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

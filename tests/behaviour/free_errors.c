@@ -2,8 +2,8 @@
 /*
  * free_errors.c - frees that are wrong: what they return, and that nobody else is harmed.
  *
- * The tests make wild, interior and double frees, frees after a reset, and frees by the wrong function. Right frees
- * that come early are in order.c.
+ * The tests make interior and double frees, and frees where none is allowed. What a wild free returns, one after a
+ * reset and one by the wrong function, is in tests/gpu/probe; right frees that come early are in order.c.
  */
 #include "behaviour.h"
 
@@ -45,21 +45,7 @@ static int refused(void *p)
     return 0;
 }
 
-static int wild(void)
-{
-    static char host[64];
-
-    TRY(neighbours_get(N));
-    TRY(refused((void *)1));
-    TRY(refused((void *)0x10));
-    TRY(refused((void *)0x7000000000));
-    TRY(refused(host));
-    TRY(refused((void *)~(uintptr_t)0));
-    TRY(neighbours_check(N));
-    return neighbours_put();
-}
-
-static int interior(void)
+BT_TEST(interior)
 {
     static const size_t sizes[] = {N, 3 << 20};
 
@@ -77,7 +63,7 @@ static int interior(void)
     return 0;
 }
 
-static int twice(void)
+BT_TEST(twice)
 {
     static const size_t sizes[] = {100, N, 3 << 20};
 
@@ -104,7 +90,7 @@ static int twice(void)
     return 0;
 }
 
-static int driver(void)
+BT_TEST(driver)
 {
     CUdeviceptr p = 0;
 
@@ -121,7 +107,7 @@ static int driver(void)
 }
 
 /* Errors in the middle leave later frees and mallocs alone. */
-static int not_sticky(void)
+BT_TEST(not_sticky)
 {
     for (int i = 0; i < 100; i++) {
         void *p = NULL;
@@ -134,7 +120,7 @@ static int not_sticky(void)
     return bt_usable(N);
 }
 
-static int stream_ordered(void)
+BT_TEST(stream_ordered)
 {
     cudaStream_t s;
     void *p = NULL;
@@ -154,27 +140,8 @@ static int stream_ordered(void)
     return 0;
 }
 
-/* Memory of one kind given to the function of another. */
-static int mismatched(void)
-{
-    void *host = NULL, *dev = NULL;
-
-    OK(cudaMallocHost(&host, N));
-    OK(cudaMalloc(&dev, N));
-    TRY(refused(host));
-    EXPECT(cudaFreeHost(dev), cudaErrorInvalidValue);
-    LAST(cudaErrorInvalidValue);
-    memset(host, 1, N);
-    TRY(bt_fill(dev, N, 0x77));
-    TRY(bt_verify(dev, N, 0x77));
-    OK(cudaFreeHost(host));
-    OK(cudaFree(dev));
-    LAST(cudaSuccess);
-    return 0;
-}
-
 /* Memory of cudaMalloc is none that can be mapped, and the calls for that leave it alone. */
-static int unmapped(void)
+BT_TEST(unmapped)
 {
     static const size_t sizes[] = {N, 3 << 20};
     const size_t page = 2 * BT_MIB;
@@ -195,20 +162,6 @@ static int unmapped(void)
     return 0;
 }
 
-/* A reset takes every block with it. Natively a later block may come to lie at an old address: free the old ones first.
- */
-static int after_reset(void)
-{
-    void *p = NULL, *q = NULL;
-
-    OK(cudaMalloc(&p, N));
-    OK(cudaMalloc(&q, 5 << 20));
-    OK(cudaDeviceReset());
-    TRY(refused(p));
-    TRY(refused(q));
-    return bt_usable(N);
-}
-
 /* Natively nothing can be freed in there: then the memory stays the program's. */
 static int host_result, host_async_result, host_driver_result, host_native_result;
 
@@ -224,7 +177,7 @@ static void CUDART_CB free_on_host(void *p)
 
 #define ODD ((size_t)77777) /* bytes, of which there is nothing else */
 
-static int host_function(void)
+BT_TEST(host_function)
 {
     void *p = NULL, *q[4];
     cudaStream_t s;
@@ -253,13 +206,7 @@ static int host_function(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {
-    BT_TEST(wild),          BT_TEST(interior),       BT_TEST(twice),      BT_TEST(driver),
-    BT_TEST(not_sticky),    BT_TEST(stream_ordered), BT_TEST(mismatched), BT_TEST(unmapped),
-    BT_TEST(host_function), BT_TEST(after_reset),    {.name = NULL},
-};
-
 int main(int argc, char **argv)
 {
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

@@ -27,7 +27,7 @@ static bool child_takes_most(void)
     return child("take", start_child / 10 * 8, &ignored) == 0;
 }
 
-static int second_process(void)
+BT_TEST(second_process)
 {
     size_t ignored;
 
@@ -53,7 +53,7 @@ static bool child_sees_it_free(void)
     return child("free", 0, &avail) == 0 && avail + held_max() + SLACK >= start_child;
 }
 
-static int idle_seen_outside(void)
+BT_TEST(idle_seen_outside)
 {
     if (simulated())
         SKIP("memory counts per process on the simulated GPU");
@@ -86,7 +86,7 @@ static void idle_wait(void)
     } while (0)
 
 /* Also twice; memory in use stays. */
-static int idle(void)
+BT_TEST(idle)
 {
     const size_t n = 3 * BT_MIB;
     char *live[8];
@@ -116,7 +116,7 @@ static bool mostly_free_beside_work(void)
 }
 
 /* The segment in which small blocks come and go is in use; the rest is not. */
-static int idle_beside_work(void)
+BT_TEST(idle_beside_work)
 {
     void *neighbour; /* keeps room for them: nothing is given back because a request was refused */
 
@@ -128,7 +128,7 @@ static int idle_beside_work(void)
 }
 
 /* Memory is given back while a capture is open, or not: it survives. */
-static int idle_in_capture(void)
+BT_TEST(idle_in_capture)
 {
     static const enum cudaStreamCaptureMode modes[] = {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
                                                        cudaStreamCaptureModeRelaxed};
@@ -180,7 +180,7 @@ static int release(void *arg)
 }
 
 /* The driver's free waits for all work, and holds back launches meanwhile: the program has not asked for one here. */
-static int idle_behind_wait(void)
+BT_TEST(idle_behind_wait)
 {
     struct bt_thread t;
     struct waiting w = {0};
@@ -207,12 +207,7 @@ static int idle_behind_wait(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {
-    BT_TEST(second_process),  BT_TEST(idle_seen_outside), BT_TEST(idle),  BT_TEST(idle_beside_work),
-    BT_TEST(idle_in_capture), BT_TEST(idle_behind_wait),  {.name = NULL},
-};
-
 int main(int argc, char **argv)
 {
-    return crowd_main(argc, argv, tests);
+    return crowd_main(argc, argv);
 }

@@ -122,7 +122,7 @@ static int import_run(const cudaIpcMemHandle_t *handle, size_t n, unsigned seed)
     return 0;
 }
 
-static int fresh_large(void)
+BT_TEST(fresh_large)
 {
     static const size_t sizes[] = {4 << 20, 2 << 20, 10 << 20};
     cudaIpcMemHandle_t handle;
@@ -142,7 +142,7 @@ static int fresh_large(void)
 }
 
 /* After some life: the block comes from the cache. */
-static int reused_large(void)
+BT_TEST(reused_large)
 {
     size_t n = 4 << 20;
     cudaIpcMemHandle_t handle;
@@ -165,7 +165,7 @@ static int reused_large(void)
     return 0;
 }
 
-static int small(void)
+BT_TEST(small)
 {
     static const size_t sizes[] = {100, 5000, 100000, 1 << 20};
     cudaIpcMemHandle_t handle;
@@ -185,7 +185,7 @@ static int small(void)
     return 0;
 }
 
-static int wrong(void)
+BT_TEST(wrong)
 {
     cudaIpcMemHandle_t handle;
     static char host[64];
@@ -201,7 +201,7 @@ static int wrong(void)
 }
 
 /* Exported memory can be freed, and the next handle is of the next memory. */
-static int again(void)
+BT_TEST(again)
 {
     for (int i = 0; i < 3; i++) {
         cudaIpcMemHandle_t handle;
@@ -217,13 +217,9 @@ static int again(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {
-    BT_TEST(fresh_large), BT_TEST(reused_large), BT_TEST(small), BT_TEST(wrong), BT_TEST(again), {.name = NULL},
-};
-
 int main(int argc, char **argv)
 {
     if (argc == 5 && strcmp(argv[1], "--import") == 0)
         return import_main(argv);
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

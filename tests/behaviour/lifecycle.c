@@ -23,7 +23,7 @@ static int child_wait(pid_t pid)
 }
 
 /* Forked before anything of CUDA: both sides work. */
-static int fork_before(void)
+BT_TEST(fork_before)
 {
     pid_t pid = fork();
 
@@ -35,7 +35,7 @@ static int fork_before(void)
     return child_wait(pid);
 }
 
-static int fork_twice(void)
+BT_TEST(fork_twice)
 {
     for (int i = 0; i < 2; i++) {
         pid_t pid = fork();
@@ -48,7 +48,7 @@ static int fork_twice(void)
 }
 
 /* Forked after: the child leaves, the parent goes on. */
-static int fork_after(void)
+BT_TEST(fork_after)
 {
     void *p;
 
@@ -68,7 +68,7 @@ static int fork_after(void)
 }
 
 /* CUDA does not work in such a child, and says so. */
-static int fork_after_use(void)
+BT_TEST(fork_after_use)
 {
     void *p, *q = NULL;
     pid_t pid;
@@ -92,7 +92,7 @@ static int fork_after_use(void)
     return bt_usable(4096);
 }
 
-static int fork_after_exec(void)
+BT_TEST(fork_after_exec)
 {
     pid_t pid;
 
@@ -106,7 +106,7 @@ static int fork_after_exec(void)
     return bt_usable(4096);
 }
 
-static int exit_live(void)
+BT_TEST(exit_live)
 {
     void *p;
 
@@ -115,7 +115,7 @@ static int exit_live(void)
     return 0;
 }
 
-static int exit_busy(void)
+BT_TEST(exit_busy)
 {
     void *p, *q;
 
@@ -137,14 +137,14 @@ static void at_exit(void)
 }
 
 /* Registered before CUDA starts: runs after the driver's own handlers. */
-static int atexit_early(void)
+BT_TEST(atexit_early)
 {
     CHECK(atexit(at_exit) == 0);
     OK(cudaMalloc(&at_exit_p, 4096));
     return 0;
 }
 
-static int atexit_late(void)
+BT_TEST(atexit_late)
 {
     OK(cudaMalloc(&at_exit_p, 4096));
     CHECK(atexit(at_exit) == 0);
@@ -158,7 +158,7 @@ __attribute__((destructor)) static void destructor(void)
         at_exit();
 }
 
-static int static_destructor(void)
+BT_TEST(static_destructor)
 {
     OK(cudaMalloc(&at_exit_p, 4096));
     in_destructor = true;
@@ -166,12 +166,12 @@ static int static_destructor(void)
 }
 
 /* Nothing of CUDA at all. */
-static int idle(void)
+BT_TEST(idle)
 {
     return 0;
 }
 
-static int quick_leave(void)
+BT_TEST(quick_leave)
 {
     void *p;
 
@@ -179,7 +179,7 @@ static int quick_leave(void)
     _exit(0);
 }
 
-static int reset_then_exit(void)
+BT_TEST(reset_then_exit)
 {
     void *p;
 
@@ -188,29 +188,17 @@ static int reset_then_exit(void)
     return 0;
 }
 
-static const struct bt_test scenarios[] = {BT_TEST(fork_before),
-                                           BT_TEST(fork_twice),
-                                           BT_TEST(fork_after),
-                                           BT_TEST(fork_after_use),
-                                           BT_TEST(fork_after_exec),
-                                           BT_TEST(exit_live),
-                                           BT_TEST(exit_busy),
-                                           BT_TEST(atexit_early),
-                                           BT_TEST(atexit_late),
-                                           BT_TEST(static_destructor),
-                                           BT_TEST(idle),
-                                           BT_TEST(quick_leave),
-                                           BT_TEST(reset_then_exit),
-                                           {.name = NULL}};
-
 static int scenario_main(const char *name)
 {
-    for (const struct bt_test *s = scenarios; s->name; s++)
-        if (strcmp(s->name, name) == 0) {
+    const struct bt_test *scenarios[BT_TESTS_MAX];
+    const size_t n = bt_all_tests(scenarios);
+
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(scenarios[i]->name, name) == 0) {
             int rc;
 
             alarm(120);
-            rc = s->fn();
+            rc = scenarios[i]->fn();
             if (rc)
                 fprintf(stderr, "%s: %s\n", name, bt_why);
             return rc; /* through exit() */
@@ -233,19 +221,22 @@ static int scenario_run(const char *name)
 
 int main(int argc, char **argv)
 {
+    const struct bt_test *scenarios[BT_TESTS_MAX];
+    const size_t n = bt_all_tests(scenarios);
     int failed = 0, found = 0;
 
     if (argc == 3 && strcmp(argv[1], "--scenario") == 0)
         return scenario_main(argv[2]);
-    for (const struct bt_test *s = scenarios; s->name; s++) {
+    for (size_t i = 0; i < n; i++) {
+        const char *name = scenarios[i]->name;
         int rc;
 
-        if (argc > 1 && strcmp(argv[1], s->name) != 0)
+        if (argc > 1 && strcmp(argv[1], name) != 0)
             continue;
         found++;
-        rc = scenario_run(s->name);
+        rc = scenario_run(name);
         failed += rc != 0;
-        printf(rc ? "FAIL %s: %s\n" : "ok %s\n", s->name, bt_why);
+        printf(rc ? "FAIL %s: %s\n" : "ok %s\n", name, bt_why);
     }
     return failed || !found;
 }

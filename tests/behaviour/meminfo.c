@@ -11,7 +11,7 @@
 
 #define SLOP (8 * BT_MIB)
 
-static int plain(void)
+BT_TEST(plain)
 {
     size_t avail = 0, total = 0, avail2 = 0, total2 = 0;
 
@@ -49,7 +49,7 @@ static int moves(size_t n)
     return 0;
 }
 
-static int follows_malloc(void)
+BT_TEST(follows_malloc)
 {
     OK(cudaFree(NULL));
     TRY(moves(64 * BT_MIB));
@@ -57,7 +57,7 @@ static int follows_malloc(void)
     return moves(256 * BT_MIB);
 }
 
-static int follows_many(void)
+BT_TEST(follows_many)
 {
     size_t before, during, after, total;
     void *p[16];
@@ -75,7 +75,7 @@ static int follows_many(void)
 }
 
 /* Either out-parameter may be missing. */
-static int null_arguments(void)
+BT_TEST(null_arguments)
 {
     size_t x = 0, y = 0, z = 0;
 
@@ -96,7 +96,7 @@ static int null_arguments(void)
 }
 
 /* The memory that it calls free can be had. */
-static int free_can_be_had(void)
+BT_TEST(free_can_be_had)
 {
     size_t avail, total, n;
     void *p = NULL;
@@ -112,7 +112,7 @@ static int free_can_be_had(void)
     return 0;
 }
 
-static int each_device(void)
+BT_TEST(each_device)
 {
     size_t a0, t0, a1, t1, b0, b1;
     void *p = NULL, *past;
@@ -151,7 +151,7 @@ static int each_device(void)
  * Memory freed in any context of the device is free, and memory freed by a stream is free when the stream has come
  * there.
  */
-static int of_all_contexts(void)
+BT_TEST(of_all_contexts)
 {
     size_t before, after, total;
     CUcontext first, second;
@@ -199,7 +199,7 @@ static int thread_fn(void *arg)
     return 0;
 }
 
-static int fresh_thread(void)
+BT_TEST(fresh_thread)
 {
     struct bt_thread t;
 
@@ -209,7 +209,7 @@ static int fresh_thread(void)
 }
 
 /* A caller that no pool sees frees memory that a pool has kept. The last test: the kept memory is gone afterwards. */
-static int never_more_than_all(void)
+BT_TEST(never_more_than_all)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *p;
     CUresult (*past_free)(CUdeviceptr) = NULL;
@@ -230,7 +230,7 @@ static int never_more_than_all(void)
 }
 
 /* Blocks come and go while the card is nearly full; memory that is on its way back arrives bit by bit. */
-static int never_more_than_is_left(void)
+BT_TEST(never_more_than_is_left)
 {
     size_t before, avail, total, live = 0, sizes[128], count = 0, i, n;
     uint64_t random = 1;
@@ -260,20 +260,8 @@ static int never_more_than_is_left(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {BT_TEST(plain),
-                                       BT_TEST(follows_malloc),
-                                       BT_TEST(follows_many),
-                                       BT_TEST(null_arguments),
-                                       BT_TEST(free_can_be_had),
-                                       BT_TEST(each_device),
-                                       BT_TEST(of_all_contexts),
-                                       BT_TEST(fresh_thread),
-                                       BT_TEST(never_more_than_all),
-                                       BT_TEST(never_more_than_is_left),
-                                       {.name = NULL}};
-
 int main(int argc, char **argv)
 {
     cudaFree(NULL);
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

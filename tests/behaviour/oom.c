@@ -94,7 +94,7 @@ static int thin(size_t *ret_freed)
 
 /* Filled, every second freed: one block of nearly all that was freed is natively served, since pages need not be
  * neighbours. */
-static int fragmented(void)
+BT_TEST(fragmented)
 {
     size_t avail, freed;
     void *p = NULL;
@@ -116,7 +116,7 @@ static int fragmented(void)
 }
 
 /* All of the memory in blocks of one size, then of half that size, and so on. */
-static int reshaped(void)
+BT_TEST(reshaped)
 {
     size_t avail, now, total;
 
@@ -137,7 +137,7 @@ static int reshaped(void)
 }
 
 /* Everything, after small and large blocks, as one. */
-static int all_as_one(void)
+BT_TEST(all_as_one)
 {
     static void *small[3000];
     size_t avail;
@@ -157,7 +157,7 @@ static int all_as_one(void)
 }
 
 /* Cached memory does not stand in the way of calls that no pool serves. */
-static int others_served(void)
+BT_TEST(others_served)
 {
     size_t avail, n, pitch;
     cudaStream_t s;
@@ -214,7 +214,7 @@ static int fight(void *arg)
 }
 
 /* Four threads that together need at most 85 % of the memory, natively never refused. */
-static int several_threads(void)
+BT_TEST(several_threads)
 {
     struct bt_thread t[4];
     struct fighter f[4];
@@ -260,7 +260,7 @@ static int served_beside_capture(enum cudaStreamCaptureMode mode, size_t want)
 }
 
 /* A request that natively the driver serves while another thread captures: nothing is in use, however much is held. */
-static int beside_capture(void)
+BT_TEST(beside_capture)
 {
     static const enum cudaStreamCaptureMode modes[] = {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed};
     size_t avail;
@@ -278,7 +278,7 @@ static int beside_capture(void)
 
 /* Blocks that CUPOOL_FREE=relaxed has kept since they were freed, and that can be ordered no more during the capture.
  */
-static int freed_before_capture(void)
+BT_TEST(freed_before_capture)
 {
     enum { PIECES = 6 };
     const size_t piece = 8 * BT_MIB;
@@ -295,13 +295,8 @@ static int freed_before_capture(void)
     return end();
 }
 
-static const struct bt_test tests[] = {
-    BT_TEST(fragmented),      BT_TEST(reshaped),       BT_TEST(all_as_one),           BT_TEST(others_served),
-    BT_TEST(several_threads), BT_TEST(beside_capture), BT_TEST(freed_before_capture), {.name = NULL},
-};
-
 int main(int argc, char **argv)
 {
     cudaFree(NULL);
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

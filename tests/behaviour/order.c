@@ -137,6 +137,10 @@ static int race_how(const void *how)
 {
     return race_flags(cudaStreamNonBlocking, cudaStreamNonBlocking, *(const enum how *)how);
 }
+BT_ROW(nonblocking, race_how, &(const enum how){FREE})
+BT_ROW(by_driver, race_how, &(const enum how){FREE_DRIVER})
+BT_ROW(by_free_async, race_how, &(const enum how){FREE_ASYNC})
+BT_ROW(by_thread, race_how, &(const enum how){FREE_THREAD})
 
 /* One side is a built-in stream, then the other. */
 static int race_builtin(const void *builtin)
@@ -151,19 +155,22 @@ static int race_builtin(const void *builtin)
     OK(cudaStreamDestroy(r.a));
     return 0;
 }
+BT_ROW(null_stream, race_builtin, NULL)
+BT_ROW(legacy, race_builtin, cudaStreamLegacy)
+BT_ROW(per_thread, race_builtin, cudaStreamPerThread)
 
-static int blocking(void)
+BT_TEST(blocking)
 {
     return race_flags(cudaStreamDefault, cudaStreamDefault, FREE);
 }
 
-static int mixed(void)
+BT_TEST(mixed)
 {
     TRY(race_flags(cudaStreamDefault, cudaStreamNonBlocking, FREE));
     return race_flags(cudaStreamNonBlocking, cudaStreamDefault, FREE);
 }
 
-static int legacy_and_per_thread(void)
+BT_TEST(legacy_and_per_thread)
 {
     struct race r = {.a = cudaStreamLegacy, .b = cudaStreamPerThread, .how = FREE};
 
@@ -173,7 +180,7 @@ static int legacy_and_per_thread(void)
     return race_run(&r);
 }
 
-static int priority(void)
+BT_TEST(priority)
 {
     struct race r = {.how = FREE};
     int least, greatest;
@@ -187,7 +194,7 @@ static int priority(void)
     return 0;
 }
 
-static int created_after(void)
+BT_TEST(created_after)
 {
     struct race r = {.how = FREE, .create_b = true};
 
@@ -197,7 +204,7 @@ static int created_after(void)
     return 0;
 }
 
-static int destroyed_before(void)
+BT_TEST(destroyed_before)
 {
     struct race r = {.how = FREE, .destroy_a = true};
 
@@ -207,7 +214,7 @@ static int destroyed_before(void)
     return 0;
 }
 
-static int by_device(void)
+BT_TEST(by_device)
 {
     TRY(bt_devices(2));
     return race_flags(cudaStreamNonBlocking, cudaStreamNonBlocking, FREE_DEVICE);
@@ -246,7 +253,7 @@ static int flow_run(void *arg)
 }
 
 /* Four threads with a stream each, everybody's blocks wandering between them. */
-static int threads(void)
+BT_TEST(threads)
 {
     struct flow flow[4];
     struct bt_thread thread[4];
@@ -267,26 +274,7 @@ static int threads(void)
     return rc;
 }
 
-static const struct bt_test tests[] = {
-    BT_ROW(nonblocking, race_how, &(const enum how){FREE}),
-    BT_TEST(blocking),
-    BT_TEST(mixed),
-    BT_ROW(null_stream, race_builtin, NULL),
-    BT_ROW(legacy, race_builtin, cudaStreamLegacy),
-    BT_ROW(per_thread, race_builtin, cudaStreamPerThread),
-    BT_TEST(legacy_and_per_thread),
-    BT_TEST(priority),
-    BT_TEST(created_after),
-    BT_TEST(destroyed_before),
-    BT_ROW(by_driver, race_how, &(const enum how){FREE_DRIVER}),
-    BT_ROW(by_free_async, race_how, &(const enum how){FREE_ASYNC}),
-    BT_ROW(by_thread, race_how, &(const enum how){FREE_THREAD}),
-    BT_TEST(by_device),
-    BT_TEST(threads),
-    {.name = NULL},
-};
-
 int main(int argc, char **argv)
 {
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

@@ -11,7 +11,7 @@
 
 #define N ((size_t)100000)
 
-static int pitch(void)
+BT_TEST(pitch)
 {
     for (int i = 0; i < 5; i++) {
         size_t bytes = 0;
@@ -28,7 +28,7 @@ static int pitch(void)
     return 0;
 }
 
-static int three_d(void)
+BT_TEST(three_d)
 {
     struct cudaExtent extent = {700, 5, 6};
     struct cudaPitchedPtr p;
@@ -41,7 +41,7 @@ static int three_d(void)
     return 0;
 }
 
-static int managed(void)
+BT_TEST(managed)
 {
     int has = 0;
     char *p;
@@ -59,7 +59,7 @@ static int managed(void)
     return 0;
 }
 
-static int stream_ordered(void)
+BT_TEST(stream_ordered)
 {
     cudaStream_t s;
     void *p, *q;
@@ -81,7 +81,7 @@ static int stream_ordered(void)
 }
 
 /* cudaMalloc's memory, freed in stream order, comes back. */
-static int malloc_free_async(void)
+BT_TEST(malloc_free_async)
 {
     size_t before, after, total;
     cudaStream_t s;
@@ -105,7 +105,7 @@ static int malloc_free_async(void)
 #pragma weak cudaMallocArray
 #pragma weak cudaFreeArray
 
-static int array(void)
+BT_TEST(array)
 {
     struct cudaChannelFormatDesc desc = {8, 0, 0, 0, cudaChannelFormatKindUnsigned};
     cudaArray_t a;
@@ -118,7 +118,7 @@ static int array(void)
     return 0;
 }
 
-static int host(void)
+BT_TEST(host)
 {
     void *mapped = NULL;
     char *p;
@@ -136,7 +136,7 @@ static int host(void)
     return 0;
 }
 
-static int registered(void)
+BT_TEST(registered)
 {
     char *p = (char *)aligned_alloc(4096, 64 << 10);
     char *dev;
@@ -154,7 +154,7 @@ static int registered(void)
 }
 
 /* All kinds alive at once keep their bytes. */
-static int together(void)
+BT_TEST(together)
 {
     void *kind[4], *pooled[4];
     size_t bytes;
@@ -232,7 +232,7 @@ static int freed_past(size_t n, int blocks, bool runtime)
 }
 
 /* The pool forgets what was freed so, and takes the driver's memory for the driver's. */
-static int others_frees(void)
+BT_TEST(others_frees)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
 
@@ -248,12 +248,7 @@ static int others_frees(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {
-    BT_TEST(pitch), BT_TEST(three_d), BT_TEST(managed),    BT_TEST(stream_ordered), BT_TEST(malloc_free_async),
-    BT_TEST(array), BT_TEST(host),    BT_TEST(registered), BT_TEST(together),       BT_TEST(others_frees),
-    {.name = NULL}};
-
 int main(int argc, char **argv)
 {
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

@@ -39,7 +39,7 @@ static int reached(void *p)
 }
 
 /* Peer access comes before the memory, from a context that never allocates; small blocks and large ones. */
-static int access_first(void)
+BT_TEST(access_first)
 {
     void *p, *small[8];
     int rc;
@@ -66,7 +66,7 @@ static int access_first(void)
 }
 
 /* The memory is there before; and memory that comes later. */
-static int access_later(void)
+BT_TEST(access_later)
 {
     void *p, *q;
     int rc;
@@ -92,7 +92,7 @@ static int access_later(void)
 }
 
 /* Both devices have memory, and neither has access: copies by address, to the other device and to the host. */
-static int copies(void)
+BT_TEST(copies)
 {
     unsigned char byte = 0;
     void *p[2];
@@ -118,7 +118,7 @@ static int copies(void)
 }
 
 /* A context in which nothing was ever allocated reads the other device's memory. */
-static int copies_alone(void)
+BT_TEST(copies_alone)
 {
     unsigned char byte = 0;
     void *p;
@@ -136,11 +136,7 @@ static int copies_alone(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {
-    BT_TEST(access_first), BT_TEST(access_later), BT_TEST(copies), BT_TEST(copies_alone), {.name = NULL},
-};
-
 int main(int argc, char **argv)
 {
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

@@ -28,6 +28,51 @@ static bool pooled_ordered(void)
            (strcmp(policy, "ordered") == 0 || strcmp(policy, "relaxed") == 0);
 }
 
+static _Atomic(int) go;
+
+static void CUDART_CB wait_fn(void *arg)
+{
+    while (!go)
+        bt_nap(100);
+}
+
+/* The free does not wait, and the block is not handed out before the work is over. It comes first: what the others'
+ * threads have freed may serve before its block. */
+BT_TEST(free_beside_work)
+{
+    if (!pooled_ordered())
+        SKIP("natively the free waits");
+    for (size_t i = 0; i < SIZES; i++) {
+        /* Other free memory may be ready, too: as much as a slab, or some blocks. */
+        const size_t most = 100 + 4 * BT_MIB / sizes[i];
+        static unsigned char *some[SOME];
+        unsigned char *p, *q;
+        cudaStream_t stream;
+        size_t n;
+
+        OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        OK(cudaMallocHost((void **)&p, sizes[i]));
+        go = 0;
+        OK(cudaLaunchHostFunc(stream, wait_fn, NULL));
+        OK(cudaFreeHost(p)); /* a deadlock, if it waits */
+        OK(cudaMallocHost((void **)&q, sizes[i]));
+        CHECK(p != q);
+        go = 1;
+        OK(cudaStreamSynchronize(stream));
+        for (n = 0; n < most && (n == 0 || some[n - 1] != p); n++) {
+            if (n && n % (most / 100) == 0)
+                bt_nap(1000); /* events may be over later than the stream that was waited for */
+            OK(cudaMallocHost((void **)&some[n], sizes[i]));
+        }
+        CHECK(some[n - 1] == p);
+        OK(cudaFreeHost(q));
+        while (n)
+            OK(cudaFreeHost(some[--n]));
+        OK(cudaStreamDestroy(stream));
+    }
+    return 0;
+}
+
 struct worker {
     uint64_t seed;
     unsigned int devices;
@@ -72,8 +117,9 @@ static int copies_one(void)
 
     return copies(&w);
 }
+BT_ADD(copies, .fn = copies_one)
 
-static int copies_threads(void)
+BT_TEST(copies_threads)
 {
     struct bt_thread threads[4];
     struct worker w[4];
@@ -90,7 +136,7 @@ static int copies_threads(void)
 }
 
 /* Written by the device when it is freed: what it writes must not end up in the successor. */
-static int written_by_device(void)
+BT_TEST(written_by_device)
 {
     unsigned char *dev, *p, *q;
     cudaStream_t stream;
@@ -116,7 +162,7 @@ static int written_by_device(void)
 }
 
 /* Freed, and another one written, while an unrelated stream captures. */
-static int in_capture(void)
+BT_TEST(in_capture)
 {
     cudaStream_t stream, busy;
     unsigned char *dev, *p, *q;
@@ -147,52 +193,8 @@ static int in_capture(void)
     return 0;
 }
 
-static _Atomic(int) go;
-
-static void CUDART_CB wait_fn(void *arg)
-{
-    while (!go)
-        bt_nap(100);
-}
-
-/* The free does not wait, and the block is not handed out before the work is over. */
-static int free_beside_work(void)
-{
-    if (!pooled_ordered())
-        SKIP("natively the free waits");
-    for (size_t i = 0; i < SIZES; i++) {
-        /* Other free memory may be ready, too: as much as a slab, or some blocks. */
-        const size_t most = 100 + 4 * BT_MIB / sizes[i];
-        static unsigned char *some[SOME];
-        unsigned char *p, *q;
-        cudaStream_t stream;
-        size_t n;
-
-        OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-        OK(cudaMallocHost((void **)&p, sizes[i]));
-        go = 0;
-        OK(cudaLaunchHostFunc(stream, wait_fn, NULL));
-        OK(cudaFreeHost(p)); /* a deadlock, if it waits */
-        OK(cudaMallocHost((void **)&q, sizes[i]));
-        CHECK(p != q);
-        go = 1;
-        OK(cudaStreamSynchronize(stream));
-        for (n = 0; n < most && (n == 0 || some[n - 1] != p); n++) {
-            if (n && n % (most / 100) == 0)
-                bt_nap(1000); /* events may be over later than the stream that was waited for */
-            OK(cudaMallocHost((void **)&some[n], sizes[i]));
-        }
-        CHECK(some[n - 1] == p);
-        OK(cudaFreeHost(q));
-        while (n)
-            OK(cudaFreeHost(some[--n]));
-        OK(cudaStreamDestroy(stream));
-    }
-    return 0;
-}
-
 /* The host reads what the device has written, and has waited for it by no more than a free of other memory. */
-static int read_after_free(void)
+BT_TEST(read_after_free)
 {
     const char *policy = getenv("CUPOOL_FREE");
 
@@ -220,7 +222,7 @@ static int read_after_free(void)
 }
 
 /* A context takes its memory along; the next one gets other memory. */
-static int reset(void)
+BT_TEST(reset)
 {
     for (size_t i = 0; i < SIZES; i++) {
         void *p, *q;
@@ -239,7 +241,7 @@ static int reset(void)
     return 0;
 }
 
-static int wrong_frees(void)
+BT_TEST(wrong_frees)
 {
     for (size_t i = 0; i < SIZES; i++) {
         unsigned char *p;
@@ -256,7 +258,7 @@ static int wrong_frees(void)
 }
 
 /* Beyond the bound, so that the free gives the memory back at once: work of another device still reads it. */
-static int populated(void)
+BT_TEST(populated)
 {
     const char *populate = getenv("CUPOOL_HOST_POPULATE");
     unsigned char *dev, *p;
@@ -288,14 +290,7 @@ static int populated(void)
     return 0;
 }
 
-/* free_beside_work comes first: what the others' threads have freed may serve before its block. */
-static const struct bt_test tests[] = {BT_TEST(free_beside_work), {.name = "copies", .fn = copies_one},
-                                       BT_TEST(copies_threads),   BT_TEST(written_by_device),
-                                       BT_TEST(in_capture),       BT_TEST(read_after_free),
-                                       BT_TEST(wrong_frees),      BT_TEST(reset),
-                                       BT_TEST(populated),        {.name = NULL}};
-
 int main(int argc, char **argv)
 {
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

@@ -54,7 +54,7 @@ static int fill(size_t n, size_t avail, size_t per_cent)
 }
 
 /* Two blocks of 1 MiB are a page of the driver's: none of it is left over. */
-static int megabytes(void)
+BT_TEST(megabytes)
 {
     size_t avail;
 
@@ -64,7 +64,7 @@ static int megabytes(void)
 }
 
 /* A large block takes a part of the memory of a larger one that was freed; the rest is memory for small ones, too. */
-static int small_after_large(void)
+BT_TEST(small_after_large)
 {
     const size_t large = 200 * BT_MIB, part = 32 * BT_MIB, max = bt_max_mem() < BT_GIB / 2 ? bt_max_mem() : BT_GIB / 2;
     size_t avail, total;
@@ -86,7 +86,7 @@ static int small_after_large(void)
 }
 
 /* Freed while a stream captured: when that has ended, everybody can have it. */
-static int freed_in_capture(void)
+BT_TEST(freed_in_capture)
 {
     size_t avail, pitch;
     cudaMemPool_t pool;
@@ -121,11 +121,8 @@ static int freed_in_capture(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {
-    BT_TEST(megabytes), BT_TEST(small_after_large), BT_TEST(freed_in_capture), {.name = NULL}};
-
 int main(int argc, char **argv)
 {
     cudaFree(NULL);
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

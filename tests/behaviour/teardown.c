@@ -6,7 +6,7 @@
  * capture, and do both through pointers that the program looked up itself. The rules of capture are in capture.c,
  * contexts in one thread in contexts.c.
  *
- * The order of the table matters: see looked_up_reset.
+ * The order of the tests matters: see looked_up_reset.
  */
 #include "behaviour.h"
 
@@ -16,6 +16,56 @@
 #define BESIDE_NS 1200000000u
 
 static atomic_bool stop;
+
+/* The driver's functions as programs find them that do not link to it. */
+static void *found(const char *name)
+{
+    static void *driver;
+
+    if (!driver)
+        driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    return driver ? dlsym(driver, name) : NULL;
+}
+
+#define FOUND(pointer, name)                                                                                           \
+    do {                                                                                                               \
+        *(void **)&(pointer) = found(name);                                                                            \
+        CHECK(pointer);                                                                                                \
+    } while (0)
+
+/* Memory of the primary context before and after its reset. The first test: the runtime has not used the context. */
+BT_TEST(looked_up_reset)
+{
+    static const char *const names[] = {"cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxReset"};
+    CUresult (*reset)(CUdevice);
+    CUdeviceptr p, q;
+    CUcontext ctx;
+    CUdevice dev;
+
+    OK(cuInit(0));
+    OK(cuDeviceGet(&dev, 0));
+    for (int i = 0; i < 2; i++) {
+        FOUND(reset, names[i]);
+        OK(cuDevicePrimaryCtxRetain(&ctx, dev));
+        OK(cuCtxSetCurrent(ctx));
+        OK(cuMemAlloc(&p, N));
+        OK(cuMemAlloc(&q, N));
+        OK(cuMemFree(q));
+        OK(reset(dev));
+        OK(cuCtxSetCurrent(NULL));
+        OK(cuDevicePrimaryCtxRetain(&ctx, dev));
+        OK(cuCtxSetCurrent(ctx));
+        EXPECT(cuMemFree(p), CUDA_ERROR_INVALID_VALUE);
+        for (size_t n = N; n < 32 * N; n *= 4) {
+            OK(cuMemAlloc(&p, n));
+            OK(cuMemsetD8(p, 1, n)); /* it is this context's */
+            OK(cuMemFree(p));
+        }
+        OK(cuDevicePrimaryCtxRelease(dev));
+        OK(cuCtxSetCurrent(NULL));
+    }
+    return 0;
+}
 
 /* Contexts come and go, each with memory of its own, which is freed or goes with the context. */
 static int contexts_churn(void)
@@ -65,7 +115,7 @@ static int info_fn(void *arg)
     return 0;
 }
 
-static int info_beside_contexts(void)
+BT_TEST(info_beside_contexts)
 {
     return beside_contexts(info_fn, 3);
 }
@@ -82,7 +132,7 @@ static int refused_fn(void *arg)
     return 0;
 }
 
-static int refusals_beside_contexts(void)
+BT_TEST(refusals_beside_contexts)
 {
     return beside_contexts(refused_fn, 2);
 }
@@ -106,7 +156,7 @@ static int reset_fn(void *arg)
     return bt_usable(N);
 }
 
-static int reset_without_context(void)
+BT_TEST(reset_without_context)
 {
     struct bt_thread t;
     void *p, *q;
@@ -135,7 +185,7 @@ static int freed_is_back(size_t before, size_t n)
 }
 
 /* The capture goes with its device; frees on another one are frees again. */
-static int reset_while_capturing(void)
+BT_TEST(reset_while_capturing)
 {
     size_t before, total, n = bt_max_mem() / 8;
     cudaStream_t s;
@@ -161,7 +211,7 @@ static int reset_while_capturing(void)
 }
 
 /* So it does with a context that nothing else was done in. */
-static int destroy_while_capturing(void)
+BT_TEST(destroy_while_capturing)
 {
     size_t before, total, n = bt_max_mem() / 8;
     CUcontext first, second;
@@ -192,7 +242,7 @@ static int capture_and_end_fn(void *arg)
 }
 
 /* A thread ends before its capture does. At the latest after the next capture its memory is memory again. */
-static int thread_end_while_capturing(void)
+BT_TEST(thread_end_while_capturing)
 {
     size_t before, total, n = bt_max_mem() / 2;
     struct bt_thread t;
@@ -217,23 +267,7 @@ static int thread_end_while_capturing(void)
     return bt_usable(N);
 }
 
-/* The driver's functions as programs find them that do not link to it. */
-static void *found(const char *name)
-{
-    static void *driver;
-
-    if (!driver)
-        driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    return driver ? dlsym(driver, name) : NULL;
-}
-
-#define FOUND(pointer, name)                                                                                           \
-    do {                                                                                                               \
-        *(void **)&(pointer) = found(name);                                                                            \
-        CHECK(pointer);                                                                                                \
-    } while (0)
-
-static int looked_up_capture(void)
+BT_TEST(looked_up_capture)
 {
     CUresult (*begin)(CUstream, CUstreamCaptureMode), (*end)(CUstream, CUgraph *);
     CUgraph graph = NULL;
@@ -258,7 +292,7 @@ static int looked_up_capture(void)
     return bt_usable(N);
 }
 
-static int looked_up_destroy(void)
+BT_TEST(looked_up_destroy)
 {
     CUresult (*destroy)(CUcontext);
     CUcontext first, second;
@@ -283,7 +317,7 @@ static int looked_up_destroy(void)
 }
 
 /* Each reference to a context is given up; it ends with the last one. */
-static int looked_up_detach(void)
+BT_TEST(looked_up_detach)
 {
     CUresult (*attach)(CUcontext *, unsigned int), (*detach)(CUcontext);
     CUcontext first, second, same;
@@ -316,51 +350,8 @@ static int looked_up_detach(void)
     return bt_usable(N);
 }
 
-/* Memory of the primary context before and after its reset; the runtime has not used it. */
-static int looked_up_reset(void)
-{
-    static const char *const names[] = {"cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxReset"};
-    CUresult (*reset)(CUdevice);
-    CUdeviceptr p, q;
-    CUcontext ctx;
-    CUdevice dev;
-
-    OK(cuInit(0));
-    OK(cuDeviceGet(&dev, 0));
-    for (int i = 0; i < 2; i++) {
-        FOUND(reset, names[i]);
-        OK(cuDevicePrimaryCtxRetain(&ctx, dev));
-        OK(cuCtxSetCurrent(ctx));
-        OK(cuMemAlloc(&p, N));
-        OK(cuMemAlloc(&q, N));
-        OK(cuMemFree(q));
-        OK(reset(dev));
-        OK(cuCtxSetCurrent(NULL));
-        OK(cuDevicePrimaryCtxRetain(&ctx, dev));
-        OK(cuCtxSetCurrent(ctx));
-        EXPECT(cuMemFree(p), CUDA_ERROR_INVALID_VALUE);
-        for (size_t n = N; n < 32 * N; n *= 4) {
-            OK(cuMemAlloc(&p, n));
-            OK(cuMemsetD8(p, 1, n)); /* it is this context's */
-            OK(cuMemFree(p));
-        }
-        OK(cuDevicePrimaryCtxRelease(dev));
-        OK(cuCtxSetCurrent(NULL));
-    }
-    return 0;
-}
-
-static const struct bt_test tests[] = {
-    BT_TEST(looked_up_reset), /* first: before the runtime holds the context */
-    BT_TEST(info_beside_contexts),    BT_TEST(refusals_beside_contexts),
-    BT_TEST(reset_without_context),   BT_TEST(reset_while_capturing),
-    BT_TEST(destroy_while_capturing), BT_TEST(thread_end_while_capturing),
-    BT_TEST(looked_up_capture),       BT_TEST(looked_up_destroy),
-    BT_TEST(looked_up_detach),        {.name = NULL},
-};
-
 int main(int argc, char **argv)
 {
     alarm(100); /* a hang is a failure, too */
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

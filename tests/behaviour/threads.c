@@ -90,7 +90,7 @@ static int run(const void *arg)
     return rc;
 }
 
-/* Everybody's first call at once. */
+/* Everybody's first call at once. The first test: the process's first calls. */
 static int first_fn(void *arg)
 {
     void *p;
@@ -101,7 +101,7 @@ static int first_fn(void *arg)
     return 0;
 }
 
-static int first_at_once(void)
+BT_TEST(first_at_once)
 {
     struct bt_thread t[THREADS];
     pthread_barrier_t barrier;
@@ -115,9 +115,11 @@ static int first_at_once(void)
     pthread_barrier_destroy(&barrier);
     return rc;
 }
+BT_ROW(one_device, run, &(const int){1})
+BT_ROW(two_devices, run, &(const int){2})
 
 /* Threads come and go. */
-static int short_lived(void)
+BT_TEST(short_lived)
 {
     for (int i = 0; i < 60; i++) {
         struct bt_thread t;
@@ -131,15 +133,7 @@ static int short_lived(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {
-    BT_TEST(first_at_once), /* first in the table: the process's first calls */
-    BT_ROW(one_device, run, &(const int){1}),
-    BT_ROW(two_devices, run, &(const int){2}),
-    BT_TEST(short_lived),
-    {.name = NULL},
-};
-
 int main(int argc, char **argv)
 {
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

@@ -150,12 +150,12 @@ static int turns(bool at_work)
     return 0;
 }
 
-static int in_turns(void)
+BT_TEST(in_turns)
 {
     return turns(false);
 }
 
-static int behind_work(void)
+BT_TEST(behind_work)
 {
     if (simulated())
         SKIP("the work may take longer on a busy machine");
@@ -163,7 +163,7 @@ static int behind_work(void)
 }
 
 /* Calls that no pool serves find the memory as well. */
-static int other_calls(void)
+BT_TEST(other_calls)
 {
     cudaMemPool_t pool;
     cudaStream_t s;
@@ -189,8 +189,6 @@ static int other_calls(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {BT_TEST(in_turns), BT_TEST(behind_work), BT_TEST(other_calls), {.name = NULL}};
-
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--other") == 0)
@@ -200,5 +198,5 @@ int main(int argc, char **argv)
         printf("FAIL start\n");
         return 1;
     }
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

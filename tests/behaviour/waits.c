@@ -74,7 +74,7 @@ static int end(struct bt_thread *thread)
 }
 
 /* Memory that the other thread's pool has given back, and that has not arrived. */
-static int memory_info(void)
+BT_TEST(memory_info)
 {
     struct bt_thread thread;
     size_t before, after, total;
@@ -89,7 +89,7 @@ static int memory_info(void)
 }
 
 /* Refused at once: the memory is still in use. */
-static int refused_request(void)
+BT_TEST(refused_request)
 {
     struct bt_thread thread;
     size_t avail, total, rest;
@@ -113,7 +113,7 @@ static int refused_request(void)
 }
 
 /* A request that the driver serves; with CUPOOL_FILL too, whose fill the device does later. */
-static int served_request(void)
+BT_TEST(served_request)
 {
     struct bt_thread thread;
     void *p;
@@ -130,7 +130,7 @@ static int served_request(void)
 /* Natively this thread's frees wait for its work, however long that takes, and then the request is served. Small blocks
  * of segments of their own: CUPOOL_FREE=relaxed defers their frees, and none is large enough for the request. No
  * request is refused before, since frees soon after that are not deferred. */
-static int own_work(void)
+BT_TEST(own_work)
 {
     const size_t size = 6 * BT_MIB;
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *blocks[256], *ballast, *p = NULL;
@@ -159,10 +159,7 @@ static int own_work(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {
-    BT_TEST(memory_info), BT_TEST(refused_request), BT_TEST(served_request), BT_TEST(own_work), {.name = NULL}};
-
 int main(int argc, char **argv)
 {
-    return bt_main(argc, argv, tests);
+    return bt_main(argc, argv);
 }

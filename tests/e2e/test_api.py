@@ -459,7 +459,3 @@ class Course(Base):
     def test_the_other_library(self) -> None:
         done = self.go(BIN / "api_app", "alloc:3000000", "enabled", "mark:a", "free", "trim:-1", preload=str(NCCL_LIB))
         self.assertEqual(done.out.splitlines(), ["enabled 1", "mark 0", f"trim {4 * MIB}"])
-
-
-if __name__ == "__main__":
-    unittest.main()

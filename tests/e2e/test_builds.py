@@ -39,7 +39,3 @@ class Builds(unittest.TestCase):
 
     def test_full_optimisation(self) -> None:
         self.under("--buildtype=release", "-Db_lto=true", tests=[["interposers"], ["catch", "Catch.test_auto"], ["hygiene"]])
-
-
-if __name__ == "__main__":
-    unittest.main()

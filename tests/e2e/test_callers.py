@@ -80,7 +80,3 @@ class Callers(Case):
     def test_the_table_is_the_sources(self) -> None:
         listed = re.findall(r'\{"([^"]+)", CALLER_(\w+)\}', (SOURCE / "shim" / "real" / "caller.c").read_text())
         self.assertEqual(sorted(listed), sorted((prefix, verdict) for prefix, verdict, *_ in TABLE))
-
-
-if __name__ == "__main__":
-    unittest.main()

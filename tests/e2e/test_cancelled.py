@@ -48,7 +48,3 @@ class Cancelled(Case):
         """The first request looks how much memory the machine has. Large memory is touched by other threads."""
         self.calls("host", CUPOOL_HOST_POOL="1")
         self.calls("populated", CUPOOL_HOST_POOL="1", CUPOOL_HOST_POPULATE="1", CUPOOL_HOST_LIMIT="1G")
-
-
-if __name__ == "__main__":
-    unittest.main()

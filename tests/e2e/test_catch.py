@@ -174,7 +174,3 @@ class Mixed(Base):
                 self.assertEqual(trace.total("allocs") + trace.total("bypassed"), 5 + 3 * 25)
                 self.assertEqual(len(trace.of("segment_free")), 3)
                 self.assert_fine(trace.path)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -248,7 +248,3 @@ class Distributed(CheckpointCase):
 
     def test_without_mpi(self) -> None:
         self.assertIn("need MPI", self.save(self.where(), rc=1, RANK="0", WORLD_SIZE="2").err)
-
-
-if __name__ == "__main__":
-    unittest.main()

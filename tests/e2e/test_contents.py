@@ -136,7 +136,3 @@ class Decay(Case):
         done = self.go(app("shared"), f"alloc:4:{8 * MIB}", "free:4", 'written:t.jsonl:"trim":1', CUPOOL_DECAY="1", CUPOOL_TRACE_FILE="t.jsonl")
         self.assertNotIn("cuMemFree_v2", done.counts)
         self.assertGreaterEqual(done.counts["cuMemFreeAsync"], 4)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -340,7 +340,3 @@ class Library(Base):
             a.send_signal(signal.SIGTERM)
             self.assertEqual(a.wait(TIMEOUT), -signal.SIGTERM)
             tool.communicate(timeout=TIMEOUT)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -111,7 +111,3 @@ class Meet(Base):
             self.start(["ring", "--max", "1024"], None, **where, TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RUN_ID="a job")
             job = self.one("decoder", RANK="0", WORLD_SIZE="4", **where, rc=1)
         self.assertIn("listen on MASTER_ADDR: Address already in use", job.err)
-
-
-if __name__ == "__main__":
-    unittest.main()

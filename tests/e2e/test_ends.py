@@ -52,7 +52,3 @@ class Native(Case):
                 continue
             with self.subTest(how[0]):
                 self.go(ENDS, *how, preload=None, SIMGPU_MEMORY="1G", SIMGPU_ADVERSARY="1" if how[0] == "streams" else "0")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -102,7 +102,3 @@ class Alone(Base):
         self.assertIn("File exists", done.err)
         self.assertEqual(there.read_text(), "of another job")
         self.assertIn("not what rank 0 wrote", self.one("ring", "--id", str(there), rc=1, RANK="1", WORLD_SIZE="4").err)
-
-
-if __name__ == "__main__":
-    unittest.main()

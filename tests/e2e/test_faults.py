@@ -244,7 +244,3 @@ class Faults(Case):
                            SIMGPU_FAULT="cuCtxRecordEvent:2+:700,cuCtxWaitEvent:2+:700,cuMemGetInfo_v2:4+:700")
             # Not the first few: how often we ask for other reasons is our business.
             self.assertGreaterEqual(done.out.count("error 700 in free"), 10, done.out)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -219,7 +219,3 @@ class InTheWay(Base):
         self.assertEqual(running.returncode, 0)
         self.assertEqual(len([line for line in err.splitlines() if "somebody has removed the trace t.jsonl" in line]), 1, err)
         self.assertEqual(list(cwd.glob("[tp].*")), [])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -62,7 +62,3 @@ class Frames(Case):
         shutil.copy(app("static"), odd)
         frames = self.one_trace(self.go(odd, "alloc:1:4096", **STACKS)).of("frame")
         self.assertTrue([f for f in frames if f["at"].startswith("a ?b?c?d+0x")], frames)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -120,7 +120,3 @@ class Error(Base):
         self.assertEqual((gap["why"], gap["open"]), ("error", 0))
         (done.cwd / "t.jsonl").write_text(text)
         self.checked(trace)
-
-
-if __name__ == "__main__":
-    unittest.main()

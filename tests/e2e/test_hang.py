@@ -131,7 +131,3 @@ class Native(Case):
         self.assertEqual(self.go(HANG, "dlfirst", BIN / "loaded_waits.so", preload=None).out, "in the thread: 0\n")
         self.assertEqual(self.go(HANG, "dlopen", BIN / "loaded_waits.so", preload=None).out, "in the thread: 0\n")
         self.go(HANG, "theirs", BIN / "loaded.so", preload=None)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -178,7 +178,3 @@ class File(unittest.TestCase):
             cuda = [n for n in re.findall(r"\(NEEDED\).*\[(.*)\]", done.stdout) if n.startswith("libcu")]
             self.assertEqual([c.startswith(wanted or "-") for c in cuda], [True] if wanted else [], (kind, cuda))
         self.assertTrue((SIM / "libcuda.so.1").exists() and BIN.exists())
-
-
-if __name__ == "__main__":
-    unittest.main()

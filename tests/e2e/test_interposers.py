@@ -155,7 +155,3 @@ class Missing(Case):
         self.assertEqual(done.out.split(), [str(rc) for rc in self.CALLS.values()])
         self.assertEqual([w for w in done.warnings if "nothing that is loaded defines it" in w],
                          [f"error: {name} was called, but nothing that is loaded defines it" for name in self.CALLS])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -484,7 +484,3 @@ class Deaths(Base):
                 fds = b("fds") if round == 0 else fds
                 self.assertEqual(b("fds"), fds)
             self.assertGreater(count, 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

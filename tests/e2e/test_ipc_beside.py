@@ -114,7 +114,3 @@ class Exporter(Base):
             self.assertEqual(a(f"free {mine}"), 0)
         self.assertEqual(a.end(), 0)
         self.assertEqual(re.findall(r" cuMemExportToShareableHandle (\d+)", counts.read_text()), ["2"])
-
-
-if __name__ == "__main__":
-    unittest.main()

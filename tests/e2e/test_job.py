@@ -118,7 +118,3 @@ class Job(Case):
         done = self.job("-n", "2", REPORT, f"churn:20:{MIB}", launcher=real, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                         OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_plm_rsh_agent="", LD_LIBRARY_PATH=str(SIM), TMPDIR="/tmp")
         self.assertEqual([(r[1], r[5]) for r in self.rows(done)], [("0", "20"), ("1", "20"), ("-", "40")])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -391,7 +391,3 @@ class Bare(Case):
         self.assertEqual(len([e for e in trace.of("stats")]), 1)
         self.assertEqual(done.err.count("cupool: device"), 1, done.err)
         self.assertEqual(done.err.count("not freed"), 1, done.err)
-
-
-if __name__ == "__main__":
-    unittest.main()

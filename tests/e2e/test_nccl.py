@@ -337,7 +337,3 @@ class Wrong(Base):
         # Of each rank the last, and what was lost.
         self.assertEqual(run.reported("mem_allocs") - run.reported("mem_frees"), 2 * 2)
         self.assertEqual(self.job("lose", ranks=2, SIMGPU_MEMORY="96M").total("quarantined"), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

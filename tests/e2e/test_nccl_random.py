@@ -42,7 +42,3 @@ class Random(Case):
             with self.subTest(seed):
                 self.assertEqual(self.run_with(seed, NEW, "registers", CUPOOL_BACKEND="nccl", CUPOOL_REGISTER="0"),
                                  self.run_with(seed, NEW, "registers"))
-
-
-if __name__ == "__main__":
-    unittest.main()

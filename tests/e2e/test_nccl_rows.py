@@ -86,7 +86,3 @@ class Rows(Case):
     def test_groups_and_memory(self) -> None:
         self.rows("rest")
         self.rows("pool")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -157,7 +157,3 @@ class Used(Base):
         self.assertEqual(run.operations("none"), run.total("outside"))
         run = self.used("mapped", SIMNCCL_FAIL="ncclCommDeregister:1+", rc=BREACH, CUPOOL_LOG_LEVEL="error")
         self.assertNotIn("line", run.done.err)
-
-
-if __name__ == "__main__":
-    unittest.main()

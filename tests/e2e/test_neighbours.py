@@ -458,7 +458,3 @@ class Messages(Base):
         asker = Process(self)
         self.assertEqual((asker.alloc(), asker.alloc()), (0, REFUSED))
         self.assertEqual(asker.trace().of("ask"), [])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -94,7 +94,3 @@ class Nvtx(Case):
         bands = json.loads(data[1])["processes"][0]["bands"]
         self.assertEqual({bands["names"][k] for k in bands["name"]},
                          {"outer", 'lib"rary: registered', "thread", "ascii", "left open", "dömain: € 😀", "crossing", "unicode", "start"})
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -187,7 +187,3 @@ class Often(Base):
         pids = re.findall(r"^cupool\[(\d+)\]: ", done.err, re.M)
         self.assertEqual(len(pids), 4, done.err)
         self.assertEqual(len(set(pids)), 1)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -283,7 +283,3 @@ class Failures(Base):
         self.assertEqual(self.said(other), "idle")
         self.go_on(ours)
         self.assertEqual((self.said(ours), self.said(ours)), ("resume 0", "check 0 2"))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -308,7 +308,3 @@ class Decay(Base):
         trace = Trace(path)
         self.assertEqual([e["n"] for e in trace.of("host_free")], [3 * MIB])
         self.assert_fine(path)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -107,7 +107,3 @@ class Populate(Case):
         """The threads that touch take none; the program's own are as before."""
         done, _ = self.large("handler:10", f"pin:{LARGE}", "raise:10", "caught:10", "mask:12", "raise:12", f"pin:{LARGE}", "pending:12")
         self.assertEqual(done.out, "caught 1 ours\npending 1\n")
-
-
-if __name__ == "__main__":
-    unittest.main()

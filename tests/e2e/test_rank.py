@@ -13,6 +13,8 @@ from pathlib import Path
 
 from e2e import INFO, LIB, SIM, Case, Trace, Word, app, mpirun
 
+os.environ.pop("RANK", None)
+
 TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
 OPENMPI = {"OMPI_COMM_WORLD_RANK": "6", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}
 PMIX = {"PMIX_RANK": "7", "PMIX_NAMESPACE": "x"}
@@ -124,8 +126,3 @@ class Mpirun(Case_):
         self.mpirun("-x", "LD_PRELOAD", app("shared"), "churn:50:100000", LD_PRELOAD=str(LIB))
         traces = [Trace(p) for p in sorted(self.cwd.iterdir())]
         self.assertEqual([t.header["rank"] for t in traces], [0, 1])
-
-
-if __name__ == "__main__":
-    os.environ.pop("RANK", None)
-    unittest.main()

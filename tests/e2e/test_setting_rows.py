@@ -217,7 +217,3 @@ class Effects(Case):
 
     def see_RANK(self, env: "dict[str, str]") -> Optional[int]:
         return self.used(**env)[1].header["rank"]
-
-
-if __name__ == "__main__":
-    unittest.main()

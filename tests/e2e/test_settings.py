@@ -213,7 +213,3 @@ class Launcher(Base):
         trace = Trace(cwd / "out" / "app_static.x.jsonl")
         self.assertEqual((len(trace.of("alloc")), trace.of("policy")[0]["free"]), (100, "strict"))
         self.assertIn("cupool: device", re.sub(" +", " ", done.err))
-
-
-if __name__ == "__main__":
-    unittest.main()

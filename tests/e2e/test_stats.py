@@ -365,7 +365,3 @@ class Packed(Case):
                 done = self.go(app("shared"), *peak, f"alloc:{count}:{6 * MIB}", f"free:{count}", f"alloc:{count}:{7 * MIB // 2}", f"free:{count}",
                                SIMGPU_MEMORY=memory)
                 self.assertEqual(self.one_trace(done).total("hits"), hits)
-
-
-if __name__ == "__main__":
-    unittest.main()

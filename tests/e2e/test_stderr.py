@@ -127,7 +127,3 @@ class Stderr(Case):
         with open(self.tmp / "log", "w") as log:
             self.fine(self.start("alloc:4096", REFUSED, stderr=log.fileno()), "alloc 2\n")
         self.assertIn("out of memory", (self.tmp / "log").read_text())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -375,7 +375,3 @@ class Beside(Switch):
         b.kill()
         self.wait_for(a, "used", before - UNIT)
         os.kill(child, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -192,7 +192,3 @@ class Example(Switch):
         self.assertIn("cupool_export", self.run_it(rc=1, CUPOOL_BACKEND="cuda").err)
         for words in (["--mib"], ["--mib", "1"], ["--what", "1"], ["--requests", "0"]):
             self.assertEqual(self.run_it(*words, rc=2).err, "usage: switch [--mib N] [--requests N] [--lose N]\n")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -271,7 +271,3 @@ class Symbols(Case):
         self.assertIn('"buffer_take (libwork.c:5)"', (self.tmp / "page.html").read_text())
         snapshot = (self.tmp / "snapshot.pickle").read_bytes()
         self.assertTrue(re.search(rb"/libwork\.c", snapshot) and b"buffer_take" in snapshot)
-
-
-if __name__ == "__main__":
-    unittest.main()

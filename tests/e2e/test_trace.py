@@ -426,7 +426,3 @@ class Processes(Case):
             trace = self.one_trace(done)
             self.assertTrue(trace.ended)
             self.assert_fine(trace.path)
-
-
-if __name__ == "__main__":
-    unittest.main()

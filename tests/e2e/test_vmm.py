@@ -266,7 +266,3 @@ class Files(Base):
             cut.write_bytes(whole[:at])
             done = self.tool("check", cut)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -181,7 +181,3 @@ class Faults(Base):
             done = self.run_kept("once:2097152", "nap:1800", "loop:1", CUPOOL_DECAY="1", SIMGPU_FAULT=f"{name}:1+:999", rc=None)
             self.assertEqual(done.rc, 0, done.err)
             self.assertEqual(len([w for w in done.warnings if "kept virtual memory: the driver refuses" in w]), 1, done.err)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -84,7 +84,3 @@ class Window(Case):
         answers, _, report = self.ask("agree", SIMNCCL_FAIL="ncclCommWindowRegister:1+")
         self.assertEqual(answers, [("first", EIO), ("second", EIO), ("undone", EINVAL), ("again", EINVAL), ("undone", EINVAL)])
         self.assertEqual((report["windows"], report["breaches"]), (0, 0))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -356,7 +356,3 @@ class Aarch64(World):
                     self.assertEqual(counted(done), trace.total("segments_alloc"))
                     self.assert_fine(trace.path)
                     self.assertEqual((done.out, done.err), ("", ""))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -169,7 +169,3 @@ class Interposers(World):
             tried += 1
         if not tried:
             self.skipTest("no compiler with the address sanitizer")
-
-
-if __name__ == "__main__":
-    unittest.main()

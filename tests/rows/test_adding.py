@@ -122,7 +122,3 @@ class Adding(unittest.TestCase):
             status, lines = scratch.rows()
             self.assertEqual(status, 1, lines)
             self.assertTrue([line for line in lines if line.startswith("FAIL cuMemSwapAsync: host-work to")], lines)
-
-
-if __name__ == "__main__":
-    unittest.main()

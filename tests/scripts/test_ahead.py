@@ -486,7 +486,3 @@ class Ends(Forced):
         self.assertTrue(wait_for(lambda: not children()))
         self.assertEqual((self.dir / "all").read_bytes(), expected[1] + expected[2])
         self.assertEqual((self.dir / "count").read_text(), "1")
-
-
-if __name__ == "__main__":
-    unittest.main()

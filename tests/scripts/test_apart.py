@@ -78,7 +78,3 @@ class Apart(Case):
         apart_said = list(said())
         with mock.patch.object(ahead, "processors", lambda: 1):
             self.assertEqual(apart_said, list(said()))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -237,7 +237,3 @@ class InBrowser(BrowserCase):
         self.browser.mouse("mouseMoved", x + 200, y)
         self.browser.frame()
         self.assertRegex(self.text("#tip"), r"^\d+ shorter ranges, not drawn one by one|^tiny")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -146,7 +146,3 @@ class Quick(Case):
                            lambda problems: Counted(problems, plot.limits_for(1), 0, 1 << 53))
         self.assertGreater(rank.replay.events, 100)
         self.assertLess(one_by_one, rank.replay.events // 20)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -423,7 +423,3 @@ class Broken(Case):
         done = subprocess.run([BUILD / "shim/cupool-info", "--check", self.file("x", data)], capture_output=True, errors="replace",
                               timeout=60)
         self.assertIn(done.returncode, (0, 1, 2), done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -69,7 +69,3 @@ class CheckDocs(unittest.TestCase):
                 self.assertEqual(status, 1)
                 self.assertIn(expected, output)
                 self.assertEqual(output.count("\n"), 1, output)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -293,7 +293,3 @@ class Damaged(unittest.TestCase):
                     except Exception as e:
                         raise AssertionError(f"{where}\n{paths[0].read_bytes()[:3000]!r}") from e
         self.assertTrue(all(written[c] > self.COUNT // 20 for c in readers), written)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -162,6 +162,3 @@ def add_tests() -> None:
 
 
 add_tests()
-
-if __name__ == "__main__":
-    unittest.main()

@@ -228,7 +228,3 @@ class Offline(Case):
             gap(235, 235, "limit", 1, 1), *good()[-1:]])], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("events were left out from 0.000 s on (limit); the replay has only", done.stdout)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -79,7 +79,3 @@ class Hooks(unittest.TestCase):
 
     def test_no_headers(self) -> None:
         self.assertEqual(self.said(str(self.tmp), rc=2), [])
-
-
-if __name__ == "__main__":
-    unittest.main()

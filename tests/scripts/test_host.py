@@ -140,7 +140,3 @@ class Pinned(Case):
         self.assertEqual([v for _, v, *_ in values], [2 * MIB, 10 * MIB, 2 * MIB, 6 * MIB])
         slices = [e for e in found if e["ph"] == "X" and e["name"].startswith("host_free 8.0")]
         self.assertEqual([(e["ts"], e["dur"]) for e in slices], [(0.5, 0.2)])
-
-
-if __name__ == "__main__":
-    unittest.main()

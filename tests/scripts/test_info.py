@@ -110,7 +110,3 @@ class Info(unittest.TestCase):
         for assignment, status, printed in (("CUPOOL_FREE=strict", 0, ""), ("CUPOOL_FREE=x", 1, "auto | ordered | strict | relaxed\n"), ("CUPOOL_NONE=1", 2, ""),
                                             ("CUPOOL_FREE", 2, ""), ("CUPOOL_LIMIT=5G", 0, ""), ("CUPOOL_LIMIT=5X", 1, "bytes, with K, M, G or T\n")):
             self.assertEqual(self.info("--accepts", assignment, status=status, CUPOOL_FREE="bad").stdout, printed)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -167,7 +167,3 @@ class Size(Case):
             write_long(path, count, 10)
             used.append(peak_kib("check", path))
         self.assertLess(used[1], used[0] + 8 * 1024, used)
-
-
-if __name__ == "__main__":
-    unittest.main()

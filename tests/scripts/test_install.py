@@ -201,7 +201,3 @@ class Dist(unittest.TestCase):
     def run_in(self, cwd: Path, *args: "str | Path") -> None:
         done = subprocess.run([str(a) for a in args], cwd=cwd, capture_output=True, text=True, env=plain_env())
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

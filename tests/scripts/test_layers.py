@@ -110,7 +110,3 @@ class Layers(unittest.TestCase):
                 for name in objects:
                     subprocess.run([*compiler, "-c", "-o", build / f"{name}.c.o", build / f"{name}.c"], check=True)
                 self.assertEqual(self.check("--objects", build, top), (1 if message else 0, message))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -107,7 +107,3 @@ class Contents(unittest.TestCase):
             for option in self.options([ROOT / "scripts" / "cupool-trace", command, "--help"]):
                 if option != "--help":
                     self.assertRegex(part, rf"(?m)^\.B .*{re.escape(option)}", command)
-
-
-if __name__ == "__main__":
-    unittest.main()

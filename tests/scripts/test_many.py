@@ -178,7 +178,3 @@ class Many(Case):
         self.assertEqual(got["problems"], ["killed or still running, no end line: rank 6"])
         self.assertEqual({o["rank"] for o in got["out_of_line"]}, {5, 6})
         self.assertEqual(len(got["ranks"]), 12)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -141,7 +141,3 @@ class Diff(ConvertCase):
         self.diff(a, str(self.dir / "none"), status=2)
         for paths in ((a,), (a, a, a), ("-", "-")):
             self.convert("diff", *paths, status=2)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -66,7 +66,3 @@ class Mistakes(unittest.TestCase):
                              "that it has started speak for themselves\n")
             for options in ([], ["--stats=off"], ["--stats=timer:1h"]):
                 self.assertEqual(self.run_it(cwd, *options, program=program).stderr, "")
-
-
-if __name__ == "__main__":
-    unittest.main()

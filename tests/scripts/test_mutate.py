@@ -141,7 +141,3 @@ class Written(unittest.TestCase):
             for wrong in (edit[:2], ("call(3)", ";"), ("int one", "int one")):
                 with self.assertRaises(ValueError):
                     sources.mutate(Mutant("", [], [wrong]))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -405,7 +405,3 @@ class Trace(Case):
         for bad in ("1,noon,allocate,0x1,5,0", "1,00:00:00.0,allocate,here,5,0", "1,00:00"):
             path.write_text("\n".join([*rows, bad]) + "\n")
             self.assertRegex(self.tool(path, rc=2).stderr, r"log.dev3.csv:7: not a line of RMM's log")
-
-
-if __name__ == "__main__":
-    unittest.main()

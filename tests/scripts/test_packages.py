@@ -172,7 +172,3 @@ class Spack(unittest.TestCase):
             names = {n.partition("/")[2] for n in tar.getnames()}
         self.assertLessEqual({"meson.build", "shim/conf.def", "scripts/cupool-run"}, names)
         self.assertEqual([n for n in names if n.startswith(("build", ".deps", ".git/")) or "__pycache__" in n], [])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -121,7 +121,3 @@ class Parts(unittest.TestCase):
                 self.assertEqual([(t, line) for t, line, _ in fewer.events()], [(t, line) for t, line, e in one_by_one(path) if e["e"] != "free_completed"])
                 self.assertEqual((fewer_problems.kept, fewer_problems.count, fewer.last_t), (problems.kept, problems.count, one.last_t))
                 self.assertEqual(fewer.left_out, sum(e.get("e") == "free_completed" for e in events))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -178,7 +178,3 @@ class Figures(Case):
     def test_plot_of_nothing_else(self) -> None:
         done = self.run_tool("plot", "-o", str(self.dir / "x.svg"), self.write(expandable()))
         self.assertEqual(done.returncode, 0, done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -308,7 +308,3 @@ class Reduced(PlotCase):
             sizes.append(out.stat().st_size)
         self.assertLess(used[1], used[0] + 8 * 1024, used)
         self.assertLess(sizes[1], 2 * sizes[0], sizes)
-
-
-if __name__ == "__main__":
-    unittest.main()

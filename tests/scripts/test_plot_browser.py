@@ -362,7 +362,3 @@ class InBrowser(ViewerCase):
         self.point_at_time(0, peak["t"])
         self.assertGreaterEqual(self.state()["hover"]["values"]["live"][1], 600 * MIB)
         self.assertGreater(self.painted("#map canvas"), 1000)
-
-
-if __name__ == "__main__":
-    unittest.main()

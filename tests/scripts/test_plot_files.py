@@ -212,7 +212,3 @@ class Files(PlotCase):
         for name in (*plot.SCRIPTS, "style.css"):
             self.assertIn(plot.part(name), page)
         self.assertNotRegex(page, r"@(STYLE|SCRIPT|DATA)@|<link (?!rel=\"icon\" href=\"data:)|<script src|@import")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -171,7 +171,3 @@ class Page(ViewerCase):
         self.assertEqual([i for i in items if "live memory and blocks are unknown" in i],
                          [i for i in items if i.startswith("rank 0, device 0 and 5 others: live memory and blocks are unknown")])
         self.assertEqual(len([i for i in items if "unknown" in i]), 1, items)
-
-
-if __name__ == "__main__":
-    unittest.main()

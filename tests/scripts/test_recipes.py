@@ -117,7 +117,3 @@ class Recipes(unittest.TestCase):
             ["meson", "introspect", "--buildoptions", str(BUILD)], capture_output=True, text=True, check=True).stdout)}
         for argument in package.meson_args():
             self.assertIn(argument[2:].split("=")[0], options)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -98,7 +98,3 @@ class Registrations(Case):
         done = self.run_tool("merge", self.write([{**e, "rank": 1} if e.get("e") == "comm_init" else e for e in registered(0, 2)]))
         inits = [e for e in map(json.loads, done.stdout.splitlines()) if e.get("e") == "comm_init"]
         self.assertEqual([(e["rank"], e["comm_rank"], e["ranks"]) for e in inits], [(0, 1, 2)])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -62,7 +62,3 @@ class Built(unittest.TestCase):
         self.assertTrue(preload.startswith(str(root)) and Path(preload).exists(), preload)
         go("rpm", "--root", root, "--dbpath", "/rpmdb", "-e", "cupool")
         self.assertEqual([p for p in root.rglob("*cupool*") if p.is_file()], [])
-
-
-if __name__ == "__main__":
-    unittest.main()

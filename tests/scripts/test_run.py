@@ -313,7 +313,3 @@ class Command(Case):
     def test_shellcheck(self) -> None:
         done = subprocess.run(["shellcheck", RUN], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -151,7 +151,3 @@ class ToPytorch(ConvertCase):
             os.close(main)
         self.assertEqual(done.returncode, 2)
         self.assertRegex(done.stderr.decode(), "standard output is a terminal.*use -o FILE")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -320,7 +320,3 @@ class Summary(Case):
         done = self.run_tool("summary", self.write([header(None)]))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("pid 42: no event on any device", done.stdout)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -228,7 +228,3 @@ class Flame(Case):
                 "100.0%     4.0 MiB  ####################  app+0x2\n 75.0%     3.0 MiB  ###############         app+0x1\n")
         self.assertIn(said, self.run_tool("summary", "-v", path).stdout)
         self.assertNotIn("by the calls", self.run_tool("summary", path).stdout)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -181,7 +181,3 @@ class ToPerfetto(ConvertCase):
     def test_every_must_be_a_number_of_microseconds(self) -> None:
         for wrong in ("-1", "x", "nan", "inf"):
             self.convert("to-perfetto", f"--every={wrong}", self.write(good()), status=2)
-
-
-if __name__ == "__main__":
-    unittest.main()

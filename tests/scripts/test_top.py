@@ -305,7 +305,3 @@ class Live(Case):
     def test_more_rows_than_the_screen(self) -> None:
         self.assertEqual(top.fit("aaaa\nb\nc\nd", 3, 3), ["aaa", "b", "..."])
         self.assertEqual(top.fit("a\nb", 80, 3), ["a", "b"])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -319,7 +319,3 @@ class SeveralRanks(Case):
         self.assertEqual([f["ok"] for f in got["files"]], [True, False])
         self.assertEqual(got["files"][1]["problems"][0]["line"], 3)
         self.assertEqual(got["files"][1]["problem_count"], 3)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -3,7 +3,7 @@
 is, with an exit status that is documented; it does not fall over, and does not run for ever.
 
 The originals, in traces/, were written by the library on the simulated GPU. TEST_RUNS=N damages N times as many (scripts/test --all:
-4). By hand: test_trace_fuzz.py [SEED [COUNT]]; what fails is left in the folder that the message names.
+4). By hand: TEST_SEED and TEST_RUNS in the environment; what fails is left in the folder that the message names.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ sys.path.insert(0, str(HERE.parents[1] / "scripts"))
 from cupool_trace import reader, schema  # noqa: E402
 from cupool_trace.cli import main  # noqa: E402
 
-SEED, COUNT = 1, 500 * int(os.environ.get("TEST_RUNS", "1"))
+SEED, COUNT = int(os.environ.get("TEST_SEED", "1")), 500 * int(os.environ.get("TEST_RUNS", "1"))
 SECONDS = 30  # for one small file: longer is a hang, not a slow machine
 TRACES = [(HERE / "traces" / name).read_bytes() for name in ("allocs.jsonl", "ipc.jsonl", "stacks.jsonl", "vmm.jsonl")]
 
@@ -292,10 +292,3 @@ class TraceFuzz(unittest.TestCase):
                     self.fails(argv, f"no JSON: {e}")
         # All of them occur: the damage is neither too small nor too great to say anything.
         self.assertTrue(all(n >= COUNT // 50 for n in statuses.values()), statuses)
-
-
-if __name__ == "__main__":
-    if len(sys.argv) > 1 and sys.argv[1].isdigit():
-        SEED, COUNT = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else COUNT
-        del sys.argv[1:3]
-    unittest.main()

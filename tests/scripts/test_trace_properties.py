@@ -79,7 +79,3 @@ class Properties(unittest.TestCase):
         found, problems = read(b"\n".join([HEADER, *lines]) + b"\n")
         self.assertEqual(plain(found), written)
         self.assertGreater(problems, 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

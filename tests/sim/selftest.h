@@ -42,24 +42,16 @@ struct gate {
 void gate_hold(void *arg); /* a host function; arg: a struct gate */
 void gate_open(struct gate *g);
 void nap_ms(int ms);
-double now_ms(void);
 
 struct driver {
     CUresult (*get_proc)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *);
     CUresult (*ctx_record)(CUcontext, CUevent);
     CUresult (*ctx_wait)(CUcontext, CUevent);
-    CUresult (*ctx_current)(CUcontext *);
     void *lib;
 };
 extern struct driver drv;
 
-void test_order(void);
-void test_capture(void);
 void test_env(void);
-void test_calls(void);
-void test_shared_memory(void);
-int selftest_import_shared(int in, int out);
 int selftest_part(const char *part);
-void bench(void);
 
 #endif

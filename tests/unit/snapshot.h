@@ -10,13 +10,7 @@
 #ifndef CUPOOL_TESTS_SNAPSHOT_H
 #define CUPOOL_TESTS_SNAPSHOT_H
 
-/* cmocka 1.1 wants these first. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "cases.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,20 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nccl_life.h - what the parts of test_nccl_life share: addresses, and random numbers. nccl_fake.c says what is right:
- * it holds NCCL's rules against every call. Each part has a registry of its own, and runs its tests when main calls it.
+ * it holds NCCL's rules against every call. Each part has a registry of its own.
  *
  * Threads: at and fine are for all.
  */
 #ifndef CUPOOL_TESTS_NCCL_LIFE_H
 #define CUPOOL_TESTS_NCCL_LIFE_H
 
-/* cmocka 1.1 wants these first. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "cases.h"
 
 #include <errno.h>
 #include <unistd.h>
@@ -28,9 +22,6 @@
 /* With faults: so many calls fail in each of the ways that they can. */
 #define FAIL_PER_MILLE 5u
 #define GENERATIONS    4096u
-
-/* Number of tests that fail. */
-int nccl_threads_run(void);
 
 static struct nccl_reg *reg;
 

@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nccl_unit.h - what the parts of test_nccl_reg share: segments, communicators and operations by number, against
- * nccl_fake.h. Each part has a registry of its own, and runs its tests when main calls it.
+ * nccl_fake.h. Each part has a registry of its own.
  */
 #ifndef CUPOOL_TESTS_NCCL_UNIT_H
 #define CUPOOL_TESTS_NCCL_UNIT_H
 
-/* cmocka 1.1 wants these first. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "cases.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -23,10 +17,6 @@
 #define UNIT  ((size_t)2 << 20)
 #define AT(n) (0x7f0000000000u + (n)*8 * UNIT)
 
-/* Number of tests that fail. */
-int nccl_kinds_run(void);
-int nccl_ends_run(void);
-
 static struct nccl_reg *reg;
 
 static inline int setup(void **state)
@@ -34,14 +24,6 @@ static inline int setup(void **state)
     alarm(60);
     nccl_fake_reset();
     return nccl_reg_create(&nccl_fake_ops, &reg);
-}
-
-static inline int teardown(void **state)
-{
-    if (*nccl_fake.fault)
-        fail_msg("%s", nccl_fake.fault);
-    nccl_reg_destroy(reg);
-    return 0;
 }
 
 static inline void segment(unsigned int n, int device)
@@ -112,6 +94,19 @@ static inline void remove_segment(unsigned int n)
     assert_int_equal(nccl_reg_segment_remove(reg, AT(n), nccl_fake_release, NULL), 0);
 }
 
-#define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
+/* Work is over, and the communicators that are left go. */
+static inline int teardown(void **state)
+{
+    nccl_fake_finish();
+    for (unsigned int i = 0; i < FAKE_COMMS; i++)
+        if (nccl_fake.comms[i].alive)
+            comm_end(i);
+    if (*nccl_fake.fault)
+        fail_msg("%s", nccl_fake.fault);
+    nccl_reg_destroy(reg);
+    return 0;
+}
+
+#define CASE(name) CASE_WITH(name, setup, teardown)
 
 #endif

@@ -26,7 +26,7 @@ static void wait_until_stuck(void)
 }
 
 /* It is not waited for, and the thread that comes out of its call makes no other one. */
-static void aborted_under_calls(void **state)
+CASE(aborted_under_calls)
 {
     pthread_t thread;
 
@@ -50,7 +50,6 @@ static void aborted_under_calls(void **state)
     /* Its entry serves another one. */
     comm_new(0, 0, false);
     assert_int_equal(collective(0, AT(0), AT(1)), 0);
-    comm_end(0);
 }
 
 /* A thread that lets segment 0 go, and is stuck in undoing its registration with communicator 0. */
@@ -68,27 +67,6 @@ static pthread_t stuck_trim(void)
     return thread;
 }
 
-/* A communicator ends while a segment goes: the other communicator's registration is undone, and the memory free. */
-static void aborted_under_a_trim(void **state)
-{
-    pthread_t thread;
-
-    segment(0, 0);
-    comm_new(0, 0, false);
-    comm_new(1, 0, false);
-    collective(0, AT(0), 0);
-    collective(1, AT(0), 0);
-    thread = stuck_trim();
-    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(1), /* may_call: */ false), 0);
-    nccl_fake_comm_destroy(1, true);
-    atomic_store(&nccl_fake.stuck, false);
-    pthread_join(thread, NULL);
-    assert_int_equal(nccl_fake.detaches, 1);
-    assert_int_equal(nccl_fake.releases, 1);
-    assert_int_equal(stats().comms, 1);
-    comm_end(0);
-}
-
 static void *unstick(void *arg)
 {
     usleep(20000);
@@ -97,7 +75,7 @@ static void *unstick(void *arg)
 }
 
 /* One that is closed while the segment goes keeps it. */
-static void closed_under_a_trim(void **state)
+CASE(closed_under_a_trim)
 {
     pthread_t thread;
 
@@ -116,11 +94,10 @@ static void closed_under_a_trim(void **state)
     nccl_fake_comm_destroy(1, true);
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(1)), 0);
     assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
-    comm_end(0);
 }
 
 /* Nor does an operation begin meanwhile, also one for which nothing is left to be done. */
-static void used_under_a_trim(void **state)
+CASE(used_under_a_trim)
 {
     pthread_t thread, other;
 
@@ -137,13 +114,10 @@ static void used_under_a_trim(void **state)
     pthread_join(other, NULL);
     pthread_join(thread, NULL);
     assert_int_equal(nccl_fake.releases, 1);
-    nccl_fake_finish();
-    comm_end(1);
-    comm_end(0);
 }
 
 /* Revoked: no call, and its memory stays until the end of it. */
-static void closed(void **state)
+CASE(closed)
 {
     comm_new(0, 0, false);
     comm_new(1, 0, false);
@@ -191,8 +165,6 @@ static void closed(void **state)
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), -ENOENT);
     assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
     assert_int_equal(nccl_fake.releases, 4);
-    comm_end(0);
-    comm_end(1);
 }
 
 /* The next calls of malloc, calloc and realloc until one is refused; 0: none is. The linker's --wrap sends them here.
@@ -235,7 +207,7 @@ void *__wrap_aligned_alloc(size_t alignment, size_t size)
 
 /* Each allocation of host memory is refused once. No rule of NCCL's is broken, and after the next change all is
  * registered. */
-static void no_host_memory(void **state)
+CASE(no_host_memory)
 {
     unsigned int n = 0;
 
@@ -271,7 +243,7 @@ static void no_host_memory(void **state)
 }
 
 /* Parked segments of one device stay parked while another's are settled. */
-static void each_device_settles_alone(void **state)
+CASE(each_device_settles_alone)
 {
     struct nccl_reg_comm *used[2];
 
@@ -289,12 +261,10 @@ static void each_device_settles_alone(void **state)
     assert_int_equal(nccl_reg_retry_parked(reg, 0), UNIT);
     assert_int_equal(nccl_reg_retry_parked(reg, 0), 0);
     assert_int_equal(nccl_reg_retry_parked(reg, 1), UNIT);
-    comm_end(0);
-    comm_end(1);
 }
 
 /* A call that is no operation keeps others from the communicator as well. */
-static void not_within_a_call(void **state)
+CASE(not_within_a_call)
 {
     struct nccl_reg_comm *used;
 
@@ -309,29 +279,10 @@ static void not_within_a_call(void **state)
     assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
     nccl_reg_before_call(reg, nccl_fake_comm(1), &used);
     assert_null(used);
-    comm_end(0);
-}
-
-/* Another device's communicators may be in a call. */
-static void lost_beside_others(void **state)
-{
-    pthread_t thread;
-
-    segment(0, 0);
-    segment(1, 1);
-    comm_new(0, 0, false);
-    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
-    assert_int_equal(pthread_create(&thread, NULL, op_thread, NULL), 0);
-    wait_until_stuck();
-    nccl_reg_segment_lost(reg, AT(1), NULL);
-    assert_int_equal(stats().segments, 1);
-    atomic_store(&nccl_fake.stuck, false);
-    pthread_join(thread, NULL);
-    comm_end(0);
 }
 
 /* The answers to questions about a communicator, until it has ended. */
-static void asked(void **state)
+CASE(asked)
 {
     comm_new(0, 0, false);
     assert_int_equal(nccl_reg_comm_ask(reg, nccl_fake_comm(0)), 0);
@@ -346,7 +297,7 @@ static void asked(void **state)
 }
 
 /* Calls on a communicator that was never added, or is there already. */
-static void unknown(void **state)
+CASE(unknown)
 {
     struct nccl_reg_comm_info info;
     void *comm = nccl_fake_comm(0);
@@ -376,21 +327,19 @@ static void unknown(void **state)
     assert_int_equal(nccl_reg_comm_remove(reg, comm, true), -ENOENT);
 }
 
-int nccl_ends_run(void)
+/* Another device's communicators may be in a call. */
+CASE(lost_beside_others)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(aborted_under_calls),
-        TEST(aborted_under_a_trim),
-        TEST(closed_under_a_trim),
-        TEST(used_under_a_trim),
-        TEST(closed),
-        TEST(unknown),
-        TEST(asked),
-        TEST(no_host_memory),
-        TEST(each_device_settles_alone),
-        TEST(not_within_a_call),
-        TEST(lost_beside_others),
-    };
+    pthread_t thread;
 
-    return cmocka_run_group_tests_name("ends", tests, NULL, NULL);
+    segment(0, 0);
+    segment(1, 1);
+    comm_new(0, 0, false);
+    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
+    assert_int_equal(pthread_create(&thread, NULL, op_thread, NULL), 0);
+    wait_until_stuck();
+    nccl_reg_segment_lost(reg, AT(1), NULL);
+    assert_int_equal(stats().segments, 1);
+    atomic_store(&nccl_fake.stuck, false);
+    pthread_join(thread, NULL);
 }

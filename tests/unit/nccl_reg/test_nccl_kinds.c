@@ -2,7 +2,7 @@
 /* test_nccl_kinds.c - what an operation finds registered, by its kind and for graphs; a part of test_nccl_reg. */
 #include "nccl_unit.h"
 
-static void kinds(void **state)
+CASE(kinds)
 {
     nccl_fake.old = true;
     comm_new(0, 0, true);
@@ -23,11 +23,10 @@ static void kinds(void **state)
         assert_int_equal(collective(0, AT(0), AT(1)), 0);
     assert_int_equal(stats().renewed, 7);
     assert_int_equal(stats().unsafe, 0);
-    comm_end(0);
 }
 
 /* At the end of a group collectives come first. What an earlier group has done counts. */
-static void kinds_in_a_group(void **state)
+CASE(kinds_in_a_group)
 {
     const struct nccl_reg_op both[] = {op_of(NCCL_REG_POINT_TO_POINT, AT(0), 0), op_of(NCCL_REG_COLLECTIVE, AT(0), 0)};
     struct nccl_reg_comm *used;
@@ -67,21 +66,9 @@ static void kinds_in_a_group(void **state)
     assert_int_equal(stats().renewed, 3);
     assert_int_equal(collective(0, AT(0), 0), 0);
     assert_int_equal(stats().renewed, 4);
-    comm_end(0);
 }
 
-static void kinds_without_care(void **state)
-{
-    comm_new(0, 0, false);
-    segment(0, 0);
-    point_to_point(0, AT(0));
-    assert_int_equal(collective(0, AT(0), 0), 0);
-    assert_int_equal(stats().renewed, 0);
-    assert_int_equal(nccl_fake.waits, 0);
-    comm_end(0);
-}
-
-static void kinds_that_cannot_be_cared_for(void **state)
+CASE(kinds_that_cannot_be_cared_for)
 {
     struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
 
@@ -121,7 +108,7 @@ static void kinds_that_cannot_be_cared_for(void **state)
 }
 
 /* With memory in front nobody waits, and what is in use stays as it is. */
-static void kinds_with_a_front(void **state)
+CASE(kinds_with_a_front)
 {
     struct nccl_reg_op op = op_of(NCCL_REG_POINT_TO_POINT, AT(3), 0);
 
@@ -163,26 +150,8 @@ static void kinds_with_a_front(void **state)
     assert_int_equal(stats().attached, stats().detached);
 }
 
-/* When all of the front is used up, the device is waited for and it begins anew. */
-static void a_front_that_is_used_up(void **state)
-{
-    nccl_fake.old = true;
-    nccl_fake.front = UNIT;
-    comm_new(0, 0, true);
-    segment(0, 0);
-    for (int i = 0; i < 40; i++) {
-        point_to_point(0, AT(0));
-        assert_int_equal(collective(0, AT(0), 0), 0);
-        assert_int_equal(nccl_fake.waits, (i + 1) / 17);
-    }
-    assert_int_equal(stats().renewed, 40);
-    assert_int_equal(nccl_fake_records(0), 1 + 40 % 17);
-    comm_end(0);
-    assert_int_equal(stats().attached, stats().detached);
-}
-
 /* A renewal beside work that does not end. The device is not waited for each time; once it was done, it is again. */
-static void a_front_that_is_used_up_beside_work(void **state)
+CASE(a_front_that_is_used_up_beside_work)
 {
     uint64_t first;
 
@@ -213,11 +182,10 @@ static void a_front_that_is_used_up_beside_work(void **state)
     nccl_fake.waited_ms = 0;
     assert_int_equal(collective(0, AT(0), 0), 0);
     assert_int_equal(nccl_fake.waited_ms, first);
-    comm_end(0);
 }
 
 /* The second one is refused, once; the first one stays and is waited for. */
-static void a_front_that_is_refused(void **state)
+CASE(a_front_that_is_refused)
 {
     nccl_fake.old = true;
     nccl_fake.front = UNIT;
@@ -230,11 +198,10 @@ static void a_front_that_is_refused(void **state)
     assert_int_equal(nccl_fake.waits, 1);
     assert_int_equal(collective(0, AT(0), 0), 0);
     assert_int_equal(nccl_fake.attaches, 3);
-    comm_end(0);
 }
 
 /* A communicator that is not ready is not called: the operation may not use what it has. */
-static void a_front_of_one_that_is_not_ready(void **state)
+CASE(a_front_of_one_that_is_not_ready)
 {
     const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
     struct nccl_reg_comm *used;
@@ -251,12 +218,10 @@ static void a_front_of_one_that_is_not_ready(void **state)
     atomic_store(&nccl_fake.comms[0].ready, true);
     assert_int_equal(collective(0, AT(0), 0), 0);
     assert_int_equal(nccl_fake.attaches, 2);
-    nccl_fake_finish();
-    comm_end(0);
 }
 
 /* Without a front: there is none any more, and the operation that asked for it knows. */
-static void a_renewal_that_is_refused(void **state)
+CASE(a_renewal_that_is_refused)
 {
     const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
 
@@ -270,11 +235,10 @@ static void a_renewal_that_is_refused(void **state)
         assert_int_equal(stats().outside, i);
     }
     assert_int_equal(stats().failed, 1);
-    comm_end(0);
 }
 
 /* Memory that peers do not map needs no care. */
-static void plain_memory(void **state)
+CASE(plain_memory)
 {
     struct nccl_reg_comm_info info = {.arg = &nccl_fake, .careful = true};
 
@@ -290,36 +254,10 @@ static void plain_memory(void **state)
         assert_int_equal(stats().renewed, i);
         assert_int_equal(nccl_fake.waits, i);
     }
-    comm_end(0);
-    comm_end(1);
-}
-
-static void graphs(void **state)
-{
-    struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
-
-    comm_new(0, 0, false);
-    comm_new(1, 0, false);
-    segment(0, 0);
-    segment(1, 0);
-    op.captured = true;
-    assert_int_equal(op_with(0, &op, 1), 0);
-    collective(0, AT(1), 0);
-    collective(1, AT(0), 0);
-    nccl_fake_finish();
-    remove_segment(0);
-    remove_segment(1);
-    assert_int_equal(nccl_fake.releases, 1);
-    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
-    comm_end(1);
-    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
-    comm_end(0);
-    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
-    assert_int_equal(nccl_fake.releases, 2);
 }
 
 /* No graph that uses it runs after the program has ended it, but until then its registration stays as it is. */
-static void graphs_of_own_memory(void **state)
+CASE(graphs_of_own_memory)
 {
     const struct nccl_reg_segment_info info = {.addr = AT(0), .size = UNIT, .own = true};
     struct nccl_reg_op op = op_of(NCCL_REG_POINT_TO_POINT, AT(0), 0);
@@ -334,10 +272,9 @@ static void graphs_of_own_memory(void **state)
     remove_segment(0);
     assert_int_equal(nccl_fake.detaches, 1);
     assert_int_equal(nccl_fake.releases, 1);
-    comm_end(0);
 }
 
-static void buffers(void **state)
+CASE(buffers)
 {
     const size_t half = UNIT / 2;
 
@@ -359,11 +296,10 @@ static void buffers(void **state)
     assert_int_equal(op_with(0, &(struct nccl_reg_op){.buffers = {{AT(0), 1}}}, 1), 0);
     assert_int_equal(stats().outside, 1);
     assert_int_equal(stats().mixed, 4);
-    comm_end(0);
 }
 
 /* The cached lookup of a range holds only for buffers inside it, and as long as the registration does. */
-static void places(void **state)
+CASE(places)
 {
     comm_new(0, 0, false);
     assert_int_equal(nccl_fake_segment_add(reg, AT(1), 3 * UNIT, 0), 0);
@@ -385,11 +321,10 @@ static void places(void **state)
     assert_int_equal(op_with(0, &(struct nccl_reg_op){.buffers = {{AT(1), 1}, {AT(2), 1}}}, 1), NCCL_REG_MIXED);
     assert_int_equal(collective(0, AT(0), AT(2)), 0);
     assert_int_equal(stats().outside, 0);
-    comm_end(0);
 }
 
 /* Where send/recv comes first, in a graph, all places of the registration are collectives' no more. */
-static void places_of_a_graph(void **state)
+CASE(places_of_a_graph)
 {
     struct nccl_reg_op op = op_of(NCCL_REG_POINT_TO_POINT, AT(0), 0);
     struct nccl_reg_comm *used;
@@ -409,7 +344,7 @@ static void places_of_a_graph(void **state)
 }
 
 /* Whatever has been found before: a graph's operation has a registration of the whole allocation. */
-static void a_graph_after_others(void **state)
+CASE(a_graph_after_others)
 {
     struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
 
@@ -423,29 +358,4 @@ static void a_graph_after_others(void **state)
     op.captured = true;
     assert_int_equal(op_with(0, &op, 1), 0);
     assert_int_equal(nccl_fake_records(0), 2);
-}
-
-int nccl_kinds_run(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(kinds),
-        TEST(kinds_in_a_group),
-        TEST(kinds_without_care),
-        TEST(kinds_that_cannot_be_cared_for),
-        TEST(kinds_with_a_front),
-        TEST(a_front_that_is_used_up),
-        TEST(a_front_that_is_used_up_beside_work),
-        TEST(a_front_that_is_refused),
-        TEST(a_front_of_one_that_is_not_ready),
-        TEST(a_renewal_that_is_refused),
-        TEST(plain_memory),
-        TEST(graphs),
-        TEST(graphs_of_own_memory),
-        TEST(buffers),
-        TEST(places),
-        TEST(places_of_a_graph),
-        TEST(a_graph_after_others),
-    };
-
-    return cmocka_run_group_tests_name("kinds", tests, NULL, NULL);
 }

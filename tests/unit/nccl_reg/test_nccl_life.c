@@ -275,7 +275,7 @@ static void live(uint64_t seed, struct kind_of_life is)
     nccl_reg_destroy(reg);
 }
 
-static void random_lives(void **state)
+UNIT_CASE(random_lives)
 {
     const uint64_t seed = env_number("CUPOOL_TEST_SEED", 1);
 
@@ -285,20 +285,10 @@ static void random_lives(void **state)
     live(seed + 5, (struct kind_of_life){.careful = true, .graphs = true, .front = UNIT});
 }
 
-static void random_lives_with_faults(void **state)
+UNIT_CASE(random_lives_with_faults)
 {
     const uint64_t seed = env_number("CUPOOL_TEST_SEED", 1);
 
     live(seed + 3, (struct kind_of_life){.faults = true});
     live(seed + 4, (struct kind_of_life){.careful = true, .graphs = true, .faults = true, .front = UNIT});
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_lives),
-        cmocka_unit_test(random_lives_with_faults),
-    };
-
-    return cmocka_run_group_tests_name("lives", tests, NULL, NULL) + nccl_threads_run();
 }

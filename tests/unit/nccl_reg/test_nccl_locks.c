@@ -46,7 +46,7 @@ static unsigned int locks_of(enum nccl_reg_kind kind, uint64_t from, uint64_t to
     return locks;
 }
 
-static void prepared_operation_takes_no_lock(void **state)
+CASE(prepared_operation_takes_no_lock)
 {
     comm_new(0, 0, false);
     for (unsigned int i = 0; i < 3; i++) {
@@ -58,11 +58,10 @@ static void prepared_operation_takes_no_lock(void **state)
         }
     }
     assert_true(locks_of(NCCL_REG_COLLECTIVE, AT(0), AT(5))); /* which nobody knows */
-    comm_end(0);
 }
 
 /* As many places of one set as it has ways are known at a time, whichever they are, and each by its last record. */
-static void near_keeps_the_last_places_of_a_set(void **state)
+CASE(near_keeps_the_last_places_of_a_set)
 {
     uint64_t addrs[LOOKUP_WAYS + 1] = {AT(0)}, addr = AT(0);
     unsigned int last[LOOKUP_WAYS + 1] = {0}, known = 0;
@@ -100,7 +99,7 @@ static void near_keeps_the_last_places_of_a_set(void **state)
 }
 
 /* A send from one place of a registration matters to collectives in its others. */
-static void each_place_knows_of_a_send(void **state)
+CASE(each_place_knows_of_a_send)
 {
     nccl_fake.old = true;
     comm_new(0, 0, true);
@@ -111,8 +110,6 @@ static void each_place_knows_of_a_send(void **state)
     assert_int_equal(point_to_point(0, AT(0) + UNIT), 0);
     assert_int_equal(collective(0, AT(0) + 3 * UNIT, 0), 0); /* the job would die */
     assert_int_equal(stats().renewed, 1);
-    nccl_fake_finish();
-    comm_end(0);
 }
 
 /* --- calls that come too late */
@@ -151,7 +148,7 @@ static int leave(void *comm) { return nccl_reg_comm_remove(reg, comm, /* may_cal
 static int finalize(void *comm) { return nccl_reg_comm_finalize(reg, comm); }
 /* clang-format on */
 
-static void gone_before_its_turn(void **state)
+CASE(gone_before_its_turn)
 {
     static const struct {
         int (*call)(void *comm);
@@ -174,7 +171,7 @@ static void gone_before_its_turn(void **state)
 }
 
 /* A communicator that was finalized is known, makes no call, and says so when it goes. */
-static void finalized(void **state)
+CASE(finalized)
 {
     struct nccl_reg_comm_info info;
 
@@ -196,7 +193,7 @@ static void finalized(void **state)
 /*
  * A registration of the program's own keeps the segments that it touches, until it is undone or its communicator goes.
  */
-static void users_keep_what_they_touch(void **state)
+CASE(users_keep_what_they_touch)
 {
     static const struct {
         int64_t from; /* of the segment */
@@ -240,11 +237,10 @@ static void users_keep_what_they_touch(void **state)
     segment(5, 0);
     remove_segment(5);
     assert_int_equal(stats().parked, 0);
-    comm_end(0);
 }
 
 /* A communicator that is closed keeps what it has registered, and not what NCCL has refused it. */
-static void closed_ones_keep_what_they_have(void **state)
+CASE(closed_ones_keep_what_they_have)
 {
     for (unsigned int refused = 0; refused < 2; refused++) {
         comm_new(0, 0, false);
@@ -264,7 +260,7 @@ static void closed_ones_keep_what_they_have(void **state)
 
 /* Of several registrations of one segment some are undone and then one is not: the end of the communicator undoes what
  * is left, and nothing twice. */
-static void what_is_undone_stays_so(void **state)
+CASE(what_is_undone_stays_so)
 {
     for (unsigned int fails = 1; fails <= 3; fails++) {
         nccl_fake.old = true;
@@ -289,7 +285,7 @@ static void what_is_undone_stays_so(void **state)
 /*
  * A registration that one communicator could not undo is not undone with the others, either, when the segment is to go.
  */
-static void what_never_goes_is_left_alone(void **state)
+CASE(what_never_goes_is_left_alone)
 {
     for (unsigned int i = 0; i < 2; i++)
         comm_new(i, 0, false);
@@ -305,11 +301,10 @@ static void what_never_goes_is_left_alone(void **state)
     assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
     assert_int_equal(nccl_fake.detaches, 1);
     assert_int_equal(stats().quarantined, UNIT);
-    comm_end(0);
 }
 
 /* A registration that could not be undone is used as it is from then on. */
-static void what_cannot_be_undone_stays(void **state)
+CASE(what_cannot_be_undone_stays)
 {
     comm_new(0, 0, true);
     segment(0, 0);
@@ -320,12 +315,10 @@ static void what_cannot_be_undone_stays(void **state)
         assert_int_equal(collective(0, AT(0), 0), NCCL_REG_UNSAFE);
         assert_int_equal(nccl_fake.detaches, 1);
     }
-    nccl_fake_finish();
-    comm_end(0);
 }
 
 /* Communicators of one bucket are all known. */
-static void buckets_hold_many(void **state)
+CASE(buckets_hold_many)
 {
     const struct nccl_reg_comm_info info = {.arg = &nccl_fake};
     struct nccl_reg_comm_info got;
@@ -346,7 +339,7 @@ static void buckets_hold_many(void **state)
 }
 
 /* For graphs all of the front is registered, once. */
-static void graphs_widen_once(void **state)
+CASE(graphs_widen_once)
 {
     const struct nccl_reg_op op = {.captured = true, .buffers = {{AT(0), 4096}}};
 
@@ -356,12 +349,10 @@ static void graphs_widen_once(void **state)
     for (unsigned int i = 0; i < 3; i++)
         assert_int_equal(op_with(0, &op, 1), 0);
     assert_int_equal(nccl_fake_records(0), 2);
-    nccl_fake_finish();
-    comm_end(0);
 }
 
 /* Addresses that lie as communicators and places do come to most buckets and sets. */
-static void hashes_spread(void **state)
+CASE(hashes_spread)
 {
     unsigned int buckets[BUCKETS] = {0}, used = 0;
     const _Atomic(uint64_t) *sets[LOOKUP_SETS];
@@ -386,22 +377,6 @@ static void hashes_spread(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(prepared_operation_takes_no_lock),
-        TEST(near_keeps_the_last_places_of_a_set),
-        TEST(each_place_knows_of_a_send),
-        TEST(gone_before_its_turn),
-        TEST(finalized),
-        TEST(users_keep_what_they_touch),
-        TEST(closed_ones_keep_what_they_have),
-        TEST(what_is_undone_stays_so),
-        TEST(what_never_goes_is_left_alone),
-        TEST(what_cannot_be_undone_stays),
-        TEST(buckets_hold_many),
-        TEST(graphs_widen_once),
-        TEST(hashes_spread),
-    };
-
     mallopt(M_PERTURB, 0x5a); /* memory from the heap is not empty by chance */
-    return cmocka_run_group_tests_name("nccl_locks", tests, NULL, NULL);
+    return cases_run();
 }

@@ -5,7 +5,7 @@
  */
 #include "nccl_unit.h"
 
-static void early_and_late(void **state)
+CASE(early_and_late)
 {
     segment(0, 0);
     comm_new(0, 0, false);
@@ -31,25 +31,7 @@ static void early_and_late(void **state)
     assert_int_equal(stats().comms, 0);
 }
 
-static void each_device_its_own(void **state)
-{
-    segment(0, 0);
-    segment(1, 1);
-    comm_new(0, 0, false);
-    comm_new(1, 1, false);
-    collective(0, AT(0), 0);
-    collective(1, AT(1), 0);
-    assert_int_equal(nccl_fake_records(0), 1);
-    assert_int_equal(nccl_fake_records(1), 1);
-    /* Of another device nobody has to be at rest. */
-    nccl_fake_finish();
-    nccl_reg_group_start();
-    nccl_reg_group_end(false);
-    comm_end(0);
-    comm_end(1);
-}
-
-static void unknown(void **state)
+CASE(unknown)
 {
     struct nccl_reg_comm *used;
     const struct nccl_reg_op op = {.kind = NCCL_REG_COLLECTIVE};
@@ -67,34 +49,8 @@ static void unknown(void **state)
     assert_int_equal(nccl_fake.releases, 0);
 }
 
-static void a_segment_goes(void **state)
-{
-    comm_new(0, 0, false);
-    comm_new(1, 0, false);
-    segment(0, 0);
-    segment(1, 0);
-    collective(0, AT(0), AT(1));
-    collective(1, AT(0), AT(1));
-    nccl_fake_finish();
-    remove_segment(0);
-    assert_int_equal(nccl_fake.releases, 1);
-    assert_int_equal(nccl_fake_records(0), 1);
-    assert_int_equal(nccl_fake_records(1), 1);
-    assert_int_equal(stats().detached, 2);
-    assert_int_equal(stats().segments, 1);
-    /* At the same address another one. */
-    segment(0, 0);
-    assert_int_equal(collective(0, AT(0), AT(1)), 0);
-    assert_int_equal(nccl_fake_records(0), 2);
-    nccl_fake_finish();
-    comm_end(0);
-    comm_end(1);
-    remove_segment(1); /* nobody has it */
-    assert_int_equal(nccl_fake.releases, 2);
-}
-
 /* Whether it is the first one or there is nothing left to be done for it. */
-static void not_within_an_operation(void **state)
+CASE(not_within_an_operation)
 {
     const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
     struct nccl_reg_comm *used;
@@ -119,11 +75,9 @@ static void not_within_an_operation(void **state)
         assert_int_equal(nccl_fake.releases, i + 1);
         assert_int_equal(stats().parked, 0);
     }
-    comm_end(0);
-    comm_end(1);
 }
 
-static void not_within_a_group(void **state)
+CASE(not_within_a_group)
 {
     comm_new(0, 0, false);
     segment(0, 0);
@@ -143,11 +97,10 @@ static void not_within_a_group(void **state)
     nccl_fake_finish();
     remove_segment(0);
     assert_int_equal(nccl_fake.releases, 2);
-    comm_end(0);
 }
 
 /* A communicator that ends in a group: what the group is to use of it stays registered, that of others does not. */
-static void not_before_the_group(void **state)
+CASE(not_before_the_group)
 {
     for (unsigned int i = 0; i < 2; i++)
         comm_new(i, 0, false);
@@ -168,40 +121,7 @@ static void not_before_the_group(void **state)
     assert_int_equal(nccl_fake.releases, 1);
 }
 
-/* Memory that another thread's group has used does not go. */
-static void *in_a_group(void *arg)
-{
-    pthread_barrier_t *barrier = arg;
-
-    nccl_reg_group_start();
-    collective(0, AT(0), 0);
-    pthread_barrier_wait(barrier);
-    pthread_barrier_wait(barrier);
-    nccl_reg_group_end(false);
-    return NULL;
-}
-
-static void not_within_the_group_of_another(void **state)
-{
-    pthread_barrier_t barrier;
-    pthread_t thread;
-
-    comm_new(0, 0, false);
-    segment(0, 0);
-    pthread_barrier_init(&barrier, NULL, 2);
-    assert_int_equal(pthread_create(&thread, NULL, in_a_group, &barrier), 0);
-    pthread_barrier_wait(&barrier);
-    nccl_fake_finish();
-    remove_segment(0);
-    assert_int_equal(nccl_fake.releases, 0);
-    pthread_barrier_wait(&barrier);
-    pthread_join(thread, NULL);
-    pthread_barrier_destroy(&barrier);
-    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
-    comm_end(0);
-}
-
-static void a_communicator_goes(void **state)
+CASE(a_communicator_goes)
 {
     comm_new(0, 0, false);
     segment(0, 0);
@@ -223,7 +143,7 @@ static void a_communicator_goes(void **state)
     assert_int_equal(nccl_fake.releases, 1);
 }
 
-static void a_registration_fails(void **state)
+CASE(a_registration_fails)
 {
     comm_new(0, 0, false);
     segment(0, 0);
@@ -244,10 +164,9 @@ static void a_registration_fails(void **state)
         remove_segment(i);
     assert_int_equal(nccl_fake.releases, 3);
     assert_int_equal(nccl_fake.detaches, 1);
-    comm_end(0);
 }
 
-static void a_deregistration_fails(void **state)
+CASE(a_deregistration_fails)
 {
     comm_new(0, 0, false);
     comm_new(1, 0, false);
@@ -275,7 +194,7 @@ static void a_deregistration_fails(void **state)
     nccl_fake_comm_destroy(0, true);
 }
 
-static void users(void **state)
+CASE(users)
 {
     comm_new(0, 0, false);
     segment(0, 0);
@@ -289,10 +208,9 @@ static void users(void **state)
     assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
     assert_int_equal(nccl_reg_user_remove(reg, nccl_fake_comm(0), (void *)2), 0);
     assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
-    comm_end(0);
 }
 
-static void nonblocking(void **state)
+CASE(nonblocking)
 {
     const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
     struct nccl_reg_comm *used;
@@ -329,10 +247,11 @@ static void nonblocking(void **state)
     assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), true), -EPIPE);
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
     assert_int_equal(nccl_fake.detaches, 2);
+    nccl_fake_comm_destroy(0, true);
 }
 
 /* With its owner: nobody is asked anything, and nothing is given back. */
-static void lost(void **state)
+CASE(lost)
 {
     static char owner, other;
 
@@ -370,7 +289,7 @@ static void lost(void **state)
 }
 
 /* Its owner is about to end: no communicator keeps it, or registers it, unless the owner stays. */
-static void owner_ends(void **state)
+CASE(owner_ends)
 {
     static char owner;
 
@@ -403,12 +322,11 @@ static void owner_ends(void **state)
     assert_int_equal(stats().segments, 2);
     nccl_reg_owner_ends(reg, &owner); /* it has none: nothing to wait for */
     assert_int_equal(nccl_fake.waits, 3);
-    comm_end(0);
 }
 
 /* Memory that comes where another was shows that this one is lost; and it is registered, also with who knows the old
  * one. */
-static void replaced(void **state)
+CASE(replaced)
 {
     static char owner;
 
@@ -429,54 +347,4 @@ static void replaced(void **state)
     assert_int_equal(nccl_fake.attaches, 1);
     nccl_fake_comm_destroy(0, true);
     assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), false), 0);
-}
-
-/* Many of both: no table is too small, and no look-up goes astray. */
-static void many(void **state)
-{
-    for (unsigned int i = 0; i < 8; i++)
-        comm_new(i, 0, false);
-    for (unsigned int i = 0; i < 300; i++) {
-        segment((i * 7919) % 300, 0);
-        if (i % 50 == 0)
-            collective(i % 8, AT((i * 7919) % 300), 0);
-    }
-    for (unsigned int i = 0; i < 8; i++)
-        for (unsigned int j = 0; j < 300; j++)
-            assert_int_equal(collective(i, AT(j) + UNIT - 4096, AT(299 - j)), 0);
-    assert_int_equal(nccl_fake.attaches, 8 * 300);
-    nccl_fake_finish();
-    for (unsigned int j = 0; j < 300; j += 2)
-        remove_segment(j);
-    for (unsigned int i = 0; i < 8; i++) {
-        for (unsigned int j = 1; j < 300; j += 2)
-            assert_int_equal(collective(i, AT(j), 0), 0);
-        comm_end(i);
-    }
-    assert_int_equal(nccl_fake.releases, 150);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(early_and_late),
-        TEST(each_device_its_own),
-        TEST(unknown),
-        TEST(a_segment_goes),
-        TEST(not_within_an_operation),
-        TEST(not_within_a_group),
-        TEST(not_before_the_group),
-        TEST(not_within_the_group_of_another),
-        TEST(a_communicator_goes),
-        TEST(a_registration_fails),
-        TEST(a_deregistration_fails),
-        TEST(users),
-        TEST(nonblocking),
-        TEST(lost),
-        TEST(owner_ends),
-        TEST(replaced),
-        TEST(many),
-    };
-
-    return cmocka_run_group_tests_name("registrations", tests, NULL, NULL) + nccl_kinds_run() + nccl_ends_run();
 }

@@ -74,7 +74,7 @@ static void *clock_thread(void *arg)
     return NULL;
 }
 
-static void threads(void **state)
+UNIT_CASE(threads)
 {
     pthread_t ranks[THREADS], other;
     struct nccl_reg_stats stats;
@@ -108,7 +108,7 @@ static void *onlooker(void *arg)
     return NULL;
 }
 
-static void comings_and_goings(void **state)
+UNIT_CASE(comings_and_goings)
 {
     const struct nccl_reg_comm_info info = {.arg = &nccl_fake};
     const struct nccl_reg_op op = {.buffers = {{at(0), UNIT}}};
@@ -288,7 +288,7 @@ static void *abort_thread(void *arg)
     return NULL;
 }
 
-static void threads_with_faults(void **state)
+UNIT_CASE(threads_with_faults)
 {
     unsigned int given = 0, gone = 0;
     pthread_t ranks[THREADS], other;
@@ -335,15 +335,4 @@ static void threads_with_faults(void **state)
     assert_int_equal(stats.failed, nccl_fake.failed);
     assert_true(given > 10 && gone > given / 2);
     nccl_reg_destroy(reg);
-}
-
-int nccl_threads_run(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads),
-        cmocka_unit_test(comings_and_goings),
-        cmocka_unit_test(threads_with_faults),
-    };
-
-    return cmocka_run_group_tests_name("threads", tests, NULL, NULL);
 }

@@ -75,7 +75,7 @@ static const struct {
               {operates, aborts}, {settles, closes}, {settles, adds}};
 
 /* The end of a communicator waits for a call on it, and a new one for a segment that goes; neither does for ever. */
-static void calls_are_waited_for(void **state)
+CASE(calls_are_waited_for)
 {
     for (unsigned int i = 0; i < 2 * sizeof(scenes) / sizeof(*scenes); i++) {
         const bool returns = i % 2;
@@ -123,7 +123,7 @@ static void calls_are_waited_for(void **state)
 }
 
 /* An operation waits five seconds for the device; if that was in vain, none does for ten. */
-static void the_device_is_waited_for_now_and_then(void **state)
+CASE(the_device_is_waited_for_now_and_then)
 {
     static const struct {
         uint64_t passes;
@@ -158,11 +158,10 @@ static void the_device_is_waited_for_now_and_then(void **state)
         nccl_fake_finish();
     }
     atomic_store(&nccl_fake.wait_rc, 0);
-    comm_end(0);
 }
 
 /* The end of a communicator waits for the device where something has been used, but not where nothing may block. */
-static void ends_wait_for_what_was_used(void **state)
+CASE(ends_wait_for_what_was_used)
 {
     segment(0, 0);
     for (unsigned int i = 0; i < 8; i++) {
@@ -186,15 +185,4 @@ static void ends_wait_for_what_was_used(void **state)
         nccl_reg_comm_gone(reg, nccl_fake_comm(0));
     }
     atomic_store(&nccl_fake.wait_rc, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(calls_are_waited_for),
-        TEST(the_device_is_waited_for_now_and_then),
-        TEST(ends_wait_for_what_was_used),
-    };
-
-    return cmocka_run_group_tests_name("waits", tests, NULL, NULL);
 }

@@ -6,12 +6,7 @@
 #ifndef CUPOOL_TESTS_UNIT_HOST_ENV_H
 #define CUPOOL_TESTS_UNIT_HOST_ENV_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "cases.h"
 
 #include <errno.h>
 #include <string.h>
@@ -75,6 +70,6 @@ static struct host_stats stats(void)
     return s;
 }
 
-#define CASE(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
+#define CASE(name) CASE_WITH(name, setup, teardown)
 
 #endif

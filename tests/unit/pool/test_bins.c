@@ -37,14 +37,14 @@ static void forget(void)
     memset(&bins, 0, sizeof(bins));
 }
 
-static void test_find_in_empty_bins_returns_null(void **state)
+CASE_WITH(test_find_in_empty_bins_returns_null, setup, NULL)
 {
     assert_null(find(&bins, G, ANY, true));
     assert_null(find(&bins, (size_t)1 << 47, ANY, false));
     assert_null(find(&bins, ((size_t)1 << 48) - G, ANY, true)); /* of the last bin: there is no next one */
 }
 
-static void test_find_of_any_size_finds_block_of_that_size(void **state)
+CASE_WITH(test_find_of_any_size_finds_block_of_that_size, setup, NULL)
 {
     for (unsigned int bit = 9; bit < 48; bit++) {
         for (int i = -3; i <= 40; i++) {
@@ -65,7 +65,7 @@ static void test_find_of_any_size_finds_block_of_that_size(void **state)
     forget();
 }
 
-static void test_find_among_sizes_returns_tightest(void **state)
+CASE_WITH(test_find_among_sizes_returns_tightest, setup, NULL)
 {
     struct block blocks[200];
 
@@ -79,7 +79,7 @@ static void test_find_among_sizes_returns_tightest(void **state)
     forget();
 }
 
-static void test_remove_of_head_middle_and_tail_leaves_others(void **state)
+CASE_WITH(test_remove_of_head_middle_and_tail_leaves_others, setup, NULL)
 {
     static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
 
@@ -101,7 +101,7 @@ static void test_remove_of_head_middle_and_tail_leaves_others(void **state)
     forget();
 }
 
-static void test_find_breaks_idle_segment_for_a_fifth_of_it(void **state)
+CASE_WITH(test_find_breaks_idle_segment_for_a_fifth_of_it, setup, NULL)
 {
     struct segment idle = {.addr = 0, .size = 40 * MIB};
     struct block block = {.size = 40 * MIB, .segment = &idle};
@@ -114,7 +114,7 @@ static void test_find_breaks_idle_segment_for_a_fifth_of_it(void **state)
     forget();
 }
 
-static void test_find_in_idle_segment_is_for_large_requests(void **state)
+CASE_WITH(test_find_in_idle_segment_is_for_large_requests, setup, NULL)
 {
     struct segment idle = {.addr = 0, .size = 2 * MIB};
     struct block block = {.size = 2 * MIB, .segment = &idle};
@@ -125,7 +125,7 @@ static void test_find_in_idle_segment_is_for_large_requests(void **state)
     forget();
 }
 
-static void test_find_in_idle_segment_respects_room(void **state)
+CASE_WITH(test_find_in_idle_segment_respects_room, setup, NULL)
 {
     struct segment idle = {.addr = 0, .size = 14 * MIB};
     struct block block = {.size = 14 * MIB, .segment = &idle};
@@ -141,7 +141,7 @@ static void test_find_in_idle_segment_respects_room(void **state)
 }
 
 /* A large one counts wholly on the device, but for the smallest large block, and exactly towards the bound. */
-static void test_find_in_large_segment_respects_both_rooms(void **state)
+CASE_WITH(test_find_in_large_segment_respects_both_rooms, setup, NULL)
 {
     struct segment large = {.addr = 0, .size = 36 * MIB};
     struct block block = {.size = 36 * MIB, .segment = &large};
@@ -163,7 +163,7 @@ static void test_find_in_large_segment_respects_both_rooms(void **state)
     forget();
 }
 
-static void test_find_in_packed_segment_respects_room(void **state)
+CASE_WITH(test_find_in_packed_segment_respects_room, setup, NULL)
 {
     struct segment packed = {.addr = 0, .size = 16 * MIB, .used = 8 * MIB, .exposed = 8 * MIB};
     struct block block = {.addr = 8 * MIB, .size = 8 * MIB, .segment = &packed};
@@ -177,7 +177,7 @@ static void test_find_in_packed_segment_respects_room(void **state)
     forget();
 }
 
-static void test_find_less_than_unit_below_idle_segment_serves_whole(void **state)
+CASE_WITH(test_find_less_than_unit_below_idle_segment_serves_whole, setup, NULL)
 {
     struct segment idle = {.addr = 0, .size = 16 * MIB};
     struct block block = {.size = 16 * MIB, .segment = &idle};
@@ -192,7 +192,7 @@ static void test_find_less_than_unit_below_idle_segment_serves_whole(void **stat
 }
 
 /* Many in one bin, and only the one inserted first is large enough: the last of its list. */
-static void test_find_of_all_looks_at_every_block(void **state)
+CASE_WITH(test_find_of_all_looks_at_every_block, setup, NULL)
 {
     static struct block blocks[1000];
 
@@ -206,7 +206,7 @@ static void test_find_of_all_looks_at_every_block(void **state)
     assert_null(find(&bins, 102 * G, ANY, false)); /* a search that is to be quick */
 }
 
-static void test_find_prefers_segment_start_among_close_fits(void **state)
+CASE_WITH(test_find_prefers_segment_start_among_close_fits, setup, NULL)
 {
     struct segment segment = {.addr = 64 * MIB, .used = G};
     struct block start = {.addr = 64 * MIB, .size = 33 * MIB, .segment = &segment};
@@ -222,7 +222,7 @@ static void test_find_prefers_segment_start_among_close_fits(void **state)
 
 /* A bin for each size of less than 32 granules, then 16 for each power of two; the last one holds all that is larger.
  */
-static void test_bins_are_narrow(void **state)
+CASE_WITH(test_bins_are_narrow, setup, NULL)
 {
     static const size_t granules[][2] = {{1, 1},   {15, 15}, {16, 16}, {31, 31}, {32, 32}, {33, 32},
                                          {34, 33}, {63, 47}, {64, 48}, {67, 48}, {68, 49}, {(size_t)1 << 40, 592}};
@@ -238,7 +238,7 @@ static void test_bins_are_narrow(void **state)
 }
 
 /* Without need a search looks at sixteen blocks of a bin, and of shared segments at eight. */
-static void test_find_looks_at_some_blocks(void **state)
+CASE_WITH(test_find_looks_at_some_blocks, setup, NULL)
 {
     struct block fit, small[16];
 
@@ -258,7 +258,7 @@ static void test_find_looks_at_some_blocks(void **state)
 }
 
 /* Up to an eighth larger is close; of what is not, the tightest is taken, wherever it lies. */
-static void test_find_of_close_fits_ends_at_an_eighth(void **state)
+CASE_WITH(test_find_of_close_fits_ends_at_an_eighth, setup, NULL)
 {
     struct segment segment = {.addr = 64 * MIB, .used = G};
     struct block start = {.addr = 64 * MIB, .size = 73 * G, .segment = &segment};
@@ -272,7 +272,7 @@ static void test_find_of_close_fits_ends_at_an_eighth(void **state)
 }
 
 /* Against a search of everything, with few enough blocks for each bin to be looked at in full. */
-static void test_find_in_random_bins_finds_fit_iff_there_is_one(void **state)
+CASE_WITH(test_find_in_random_bins_finds_fit_iff_there_is_one, setup, NULL)
 {
     struct block blocks[8];
     uint64_t rng = 9;
@@ -302,7 +302,7 @@ static void test_find_in_random_bins_finds_fit_iff_there_is_one(void **state)
 }
 
 /* The choice depends on the order of calls alone. */
-static void test_find_with_other_addresses_makes_same_choice(void **state)
+CASE_WITH(test_find_with_other_addresses_makes_same_choice, setup, NULL)
 {
     static struct block left[64], right[64];
     static struct bins left_bins, right_bins;
@@ -328,29 +328,4 @@ static void test_find_with_other_addresses_makes_same_choice(void **state)
         assert_int_equal(a ? a - left : -1, b ? b - right : -1);
         assert_true(!a || in[a - left]);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_find_in_empty_bins_returns_null, setup),
-        cmocka_unit_test_setup(test_find_of_any_size_finds_block_of_that_size, setup),
-        cmocka_unit_test_setup(test_find_among_sizes_returns_tightest, setup),
-        cmocka_unit_test_setup(test_remove_of_head_middle_and_tail_leaves_others, setup),
-        cmocka_unit_test_setup(test_find_breaks_idle_segment_for_a_fifth_of_it, setup),
-        cmocka_unit_test_setup(test_find_in_idle_segment_is_for_large_requests, setup),
-        cmocka_unit_test_setup(test_find_in_idle_segment_respects_room, setup),
-        cmocka_unit_test_setup(test_find_in_large_segment_respects_both_rooms, setup),
-        cmocka_unit_test_setup(test_find_in_packed_segment_respects_room, setup),
-        cmocka_unit_test_setup(test_find_less_than_unit_below_idle_segment_serves_whole, setup),
-        cmocka_unit_test_setup(test_find_of_all_looks_at_every_block, setup),
-        cmocka_unit_test_setup(test_find_prefers_segment_start_among_close_fits, setup),
-        cmocka_unit_test_setup(test_bins_are_narrow, setup),
-        cmocka_unit_test_setup(test_find_looks_at_some_blocks, setup),
-        cmocka_unit_test_setup(test_find_of_close_fits_ends_at_an_eighth, setup),
-        cmocka_unit_test_setup(test_find_in_random_bins_finds_fit_iff_there_is_one, setup),
-        cmocka_unit_test_setup(test_find_with_other_addresses_makes_same_choice, setup),
-    };
-
-    return cmocka_run_group_tests_name("bins", tests, NULL, NULL);
 }

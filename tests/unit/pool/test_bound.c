@@ -397,7 +397,7 @@ static void step(unsigned int number)
 }
 
 /* The host is ahead of the device, and the pool near its bound. */
-static void test_steps_that_repeat_end_up_with_no_wait_and_nothing_given_back(void **state)
+UNIT_CASE(test_steps_that_repeat_end_up_with_no_wait_and_nothing_given_back)
 {
     begin(/* seed: */ 1, /* lags: */ true, /* slack_percent: */ 0, 1);
     test.on_time = 2048;
@@ -418,7 +418,7 @@ static void test_steps_that_repeat_end_up_with_no_wait_and_nothing_given_back(vo
 }
 
 /* A hole of a packed segment then serves whatever fits, which may be all that stays of it. */
-static void test_held_is_bounded_after_a_refusal(void **state)
+UNIT_CASE(test_held_is_bounded_after_a_refusal)
 {
     begin(/* seed: */ 1, /* lags: */ false, /* slack_percent: */ 0, 1);
     for (size_t i = 0; i < 32; i++)
@@ -453,48 +453,32 @@ static void check_runs(bool lags, unsigned int slack_percent, unsigned int threa
     alarm(0);
 }
 
-static void test_held_is_bounded_by_what_the_driver_would_have(void **state)
+UNIT_CASE(test_held_is_bounded_by_what_the_driver_would_have)
 {
     check_runs(false, 0, 1, 0.95);
 }
 
-static void test_held_is_bounded_where_the_device_is_behind(void **state)
+UNIT_CASE(test_held_is_bounded_where_the_device_is_behind)
 {
     check_runs(true, 0, 1, 0.97);
 }
 
-static void test_held_is_bounded_with_slack(void **state)
+UNIT_CASE(test_held_is_bounded_with_slack)
 {
     check_runs(false, 10, 1, 0.88);
 }
 
-static void test_held_is_bounded_with_slack_where_the_device_is_behind(void **state)
+UNIT_CASE(test_held_is_bounded_with_slack_where_the_device_is_behind)
 {
     check_runs(true, 10, 1, 0.9);
 }
 
-static void test_held_is_bounded_with_threads(void **state)
+UNIT_CASE(test_held_is_bounded_with_threads)
 {
     check_runs(false, 0, 4, 0.95);
 }
 
-static void test_held_is_bounded_with_threads_and_slack_where_the_device_is_behind(void **state)
+UNIT_CASE(test_held_is_bounded_with_threads_and_slack_where_the_device_is_behind)
 {
     check_runs(true, 10, 4, 0.9);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_held_is_bounded_by_what_the_driver_would_have),
-        cmocka_unit_test(test_held_is_bounded_where_the_device_is_behind),
-        cmocka_unit_test(test_held_is_bounded_with_slack),
-        cmocka_unit_test(test_held_is_bounded_with_slack_where_the_device_is_behind),
-        cmocka_unit_test(test_held_is_bounded_with_threads),
-        cmocka_unit_test(test_held_is_bounded_with_threads_and_slack_where_the_device_is_behind),
-        cmocka_unit_test(test_held_is_bounded_after_a_refusal),
-        cmocka_unit_test(test_steps_that_repeat_end_up_with_no_wait_and_nothing_given_back),
-    };
-
-    return cmocka_run_group_tests_name("bound", tests, NULL, NULL);
 }

@@ -133,11 +133,9 @@ POOL_CASE(test_decay_keeps_segments_in_use)
 /* Of a segment that is broken into the age counts from the last free, and the budget is free again afterwards. */
 POOL_CASE(test_decay_of_broken_segment_counts_from_last_free)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t parts[2];
 
-    config.break_max = BREAK_ONCE(12 * MIB);
-    env_pool(env, &config);
+    ENV_WITH(env, break_max = BREAK_ONCE(12 * MIB));
     for (int round = 0; round < 3; round++) {
         const unsigned int born = env->fake->born;
 
@@ -386,9 +384,4 @@ POOL_CASE(test_frozen_trim_gives_back_if_the_backend_does)
     }
     config = fake_config(env->fake);
     env_pool(env, &config); /* ops goes */
-}
-
-int main(void)
-{
-    return pool_cases_run("decay");
 }

@@ -24,16 +24,14 @@ static int setup(void **state)
     return env_setup(state);
 }
 
-#define KEPT_TEST(function) cmocka_unit_test_setup_teardown(function, setup, env_teardown)
+#define KEPT_CASE(name) ENV_CASE(name, setup, env_teardown)
 
 /* A share of the slack for each: side by side they keep no more than one. */
-ENV_CASE(test_slack_is_shared)
+KEPT_CASE(test_slack_is_shared)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[64];
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     for (int i = 0; i < 64; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
     for (int i = 0; i < 64; i++) {
@@ -42,19 +40,16 @@ ENV_CASE(test_slack_is_shared)
         move_on(env->pool);
     }
     assert_true(env->fake->calls[FAKE_ORDER] > 0);
-    assert_sound(env->pool, env->fake);
 }
 
 /*
  * Blocks that other threads keep beyond their share, because no thread could order them, are ordered by one that can.
  */
-ENV_CASE(test_others_order_what_is_too_much)
+KEPT_CASE(test_others_order_what_is_too_much)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[12];
 
-    config.deferred_min = 16 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 16 * MIB);
     for (int i = 0; i < 12; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
     env->fake->order_rc = -EBUSY;
@@ -66,18 +61,15 @@ ENV_CASE(test_others_order_what_is_too_much)
     assert_int_equal(pool_free_later(alloc(env->pool, 8 * MIB)), 0);
     release(addr[11]);
     assert_int_equal(deferred_bytes(env->pool), 0);
-    assert_sound(env->pool, env->fake);
 }
 
 /* Blocks that wait in magazines to which no thread comes any more are ordered by and by, and have a share no longer. */
-ENV_CASE(test_what_ended_threads_kept_is_ordered)
+KEPT_CASE(test_what_ended_threads_kept_is_ordered)
 {
-    struct pool_config config = fake_config(env->fake);
     const unsigned int home = magazine_index;
     uint64_t addr[MAGAZINES];
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     for (unsigned int i = 0; i < MAGAZINES; i++)
         addr[i] = alloc(env->pool, MIB / 2);
     for (unsigned int i = 0; i < MAGAZINES; i++) {
@@ -94,18 +86,15 @@ ENV_CASE(test_what_ended_threads_kept_is_ordered)
     for (unsigned int i = 0; i < 200; i++)
         release(alloc(env->pool, MIB / 2));
     assert_true(env->fake->calls[FAKE_ORDER] <= 5);
-    assert_sound(env->pool, env->fake);
 }
 
 /* Deferred blocks make requests break into free memory. Once the driver has refused, the card cannot afford that: each
  * free is ordered at once, and the budget comes back little by little. */
-ENV_CASE(test_after_a_refusal_nothing_is_deferred)
+KEPT_CASE(test_after_a_refusal_nothing_is_deferred)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[8], refused;
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     for (int i = 0; i < 8; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
     env->fake->capacity = 8 * 2 * MIB;
@@ -120,17 +109,14 @@ ENV_CASE(test_after_a_refusal_nothing_is_deferred)
         release(alloc(env->pool, 2 * MIB));
     assert_true(deferred_bytes(env->pool) > 0);
     assert_true(env->fake->calls[FAKE_ORDER] > 100);
-    assert_sound(env->pool, env->fake);
 }
 
 /* A thread that has moved from one magazine to the next has all of the slack again after a while. */
-ENV_CASE(test_empty_magazines_have_no_share)
+KEPT_CASE(test_empty_magazines_have_no_share)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[8];
 
-    config.deferred_min = 16 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 16 * MIB);
     for (int i = 0; i < 8; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
     for (int i = 0; i < 4; i++) {
@@ -142,19 +128,16 @@ ENV_CASE(test_empty_magazines_have_no_share)
     for (int i = 0; i < 8; i++)
         release(addr[i]);
     assert_int_equal(deferred_bytes(env->pool), 16 * MIB);
-    assert_sound(env->pool, env->fake);
 }
 
 /* Threads that go on freeing order their own: nobody fetches it from them, and with it the lines of its blocks. */
-ENV_CASE(test_who_goes_on_is_left_alone)
+KEPT_CASE(test_who_goes_on_is_left_alone)
 {
-    struct pool_config config = fake_config(env->fake);
     const unsigned int home = magazine_index;
     const struct magazine *other;
     unsigned int orders;
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     other = &env->pool->magazines[(home + 1) % MAGAZINES];
     for (unsigned int i = 0; i < 2 * MAGAZINES; i++) {
         magazine_index = home + 1;
@@ -164,19 +147,16 @@ ENV_CASE(test_who_goes_on_is_left_alone)
             release(alloc(env->pool, MIB));
         assert_int_equal(other->deferred_count, i + 1);
     }
-    assert_sound(env->pool, env->fake);
 }
 
 /* Of the others, an order takes along what one of them keeps: each in its turn, if nobody has freed into it since its
  * last turn. */
-ENV_CASE(test_one_other_in_its_turn)
+KEPT_CASE(test_one_other_in_its_turn)
 {
     enum { OTHERS = 3, ORDERS = 14 };
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[ORDERS];
 
-    config.deferred_min = 64 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 64 * MIB);
     for (unsigned int i = 0; i < ORDERS; i++)
         addr[i] = alloc(env->pool, 40 * MIB); /* too large to wait */
     for (unsigned int i = 1; i <= OTHERS; i++) {
@@ -201,7 +181,7 @@ ENV_CASE(test_one_other_in_its_turn)
 }
 
 /* While nothing can be ordered what is kept is not taken up, or each free would cost as much as all before it. */
-ENV_CASE(test_frozen_frees_leave_alone_what_is_kept)
+KEPT_CASE(test_frozen_frees_leave_alone_what_is_kept)
 {
     const struct block *block;
     uint64_t addr[20];
@@ -220,13 +200,11 @@ ENV_CASE(test_frozen_frees_leave_alone_what_is_kept)
 }
 
 /* However small: once they are ordered there has to be place for them. */
-ENV_CASE(test_128_wait_at_the_most)
+KEPT_CASE(test_128_wait_at_the_most)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[300];
 
-    config.deferred_min = 1024 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 1024 * MIB);
     for (unsigned int i = 0; i < 300; i++)
         addr[i] = alloc(env->pool, 4 * KIB);
     for (unsigned int i = 0; i < 300; i++) {
@@ -234,21 +212,4 @@ ENV_CASE(test_128_wait_at_the_most)
         assert_int_equal(env->fake->calls[FAKE_ORDER], (i + 1) / 129);
         assert_int_equal(env->pool->magazines[0].deferred_count, (i + 1) % 129);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        KEPT_TEST(test_slack_is_shared),
-        KEPT_TEST(test_others_order_what_is_too_much),
-        KEPT_TEST(test_what_ended_threads_kept_is_ordered),
-        KEPT_TEST(test_after_a_refusal_nothing_is_deferred),
-        KEPT_TEST(test_empty_magazines_have_no_share),
-        KEPT_TEST(test_who_goes_on_is_left_alone),
-        KEPT_TEST(test_one_other_in_its_turn),
-        KEPT_TEST(test_128_wait_at_the_most),
-        KEPT_TEST(test_frozen_frees_leave_alone_what_is_kept),
-    };
-
-    return cmocka_run_group_tests_name("deferred", tests, NULL, NULL);
 }

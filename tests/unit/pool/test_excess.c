@@ -274,8 +274,3 @@ POOL_CASE(test_large_segments_that_stay_hold_up_no_small_ones)
     assert_int_equal(env->fake->calls[FAKE_FREE], 4);
     assert_int_equal(gone(env, 2 * MIB), 8 * MIB);
 }
-
-int main(void)
-{
-    return pool_cases_run("excess");
-}

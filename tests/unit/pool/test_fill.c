@@ -130,19 +130,17 @@ static void fill_stops(struct env *env, enum fake_kind kind, unsigned int nth)
     assert_int_equal(alloc(env->pool, 8 * MIB), call.addr);
 }
 
-static void test_free_during_fill_does_not_reuse_block(void **state)
+POOL_CASE(test_free_during_fill_does_not_reuse_block)
 {
-    fill_with(*state, 1);
-    fill_stops(*state, FAKE_FILL, 1);
+    fill_with(env, 1);
+    fill_stops(env, FAKE_FILL, 1);
 }
-POOL_ROW(test_free_during_fill_does_not_reuse_block)
 
-static void test_free_during_order_of_fill_does_not_reuse_block(void **state)
+POOL_CASE(test_free_during_order_of_fill_does_not_reuse_block)
 {
-    fill_with(*state, 1);
-    fill_stops(*state, FAKE_FILLED, 1);
+    fill_with(env, 1);
+    fill_stops(env, FAKE_FILLED, 1);
 }
-POOL_ROW(test_free_during_order_of_fill_does_not_reuse_block)
 
 static void fresh_stops(struct env *env, enum fake_kind kind)
 {
@@ -156,21 +154,19 @@ static void fresh_stops(struct env *env, enum fake_kind kind)
     assert_ptr_not_equal(fake_segment_of(env->fake, meanwhile), fake_segment_of(env->fake, call.addr));
 }
 
-static void test_fresh_segment_during_fill_serves_nobody(void **state)
+POOL_CASE(test_fresh_segment_during_fill_serves_nobody)
 {
-    fill_with(*state, 1);
-    fresh_stops(*state, FAKE_FILL);
+    fill_with(env, 1);
+    fresh_stops(env, FAKE_FILL);
 }
-POOL_ROW(test_fresh_segment_during_fill_serves_nobody)
 
 /* --- failures */
 
-static void test_free_with_fill_error_keeps_block(void **state)
+POOL_CASE(test_free_with_fill_error_keeps_block)
 {
     static const struct {
         int fill_rc, rc;
     } cases[] = {{-EIO, -EIO}, {-EINVAL, -EINVAL}, {-EBUSY, 0}};
-    struct env *env = *state;
 
     for (size_t i = 0; i < 3; i++) {
         uint64_t addr, other;
@@ -197,7 +193,6 @@ static void test_free_with_fill_error_keeps_block(void **state)
         assert_int_equal(alloc(env->pool, 8 * MIB), addr);
     }
 }
-POOL_ROW(test_free_with_fill_error_keeps_block)
 
 POOL_CASE(test_free_with_error_of_order_of_fill_keeps_block)
 {
@@ -443,9 +438,4 @@ POOL_CASE(test_alloc_that_is_refused_may_wait)
     env->fake->order_rc = 0;
     assert_int_equal(alloc(env->pool, 8 * MIB), kept);
     expect_waits(env, "w");
-}
-
-int main(void)
-{
-    return pool_cases_run("fill");
 }

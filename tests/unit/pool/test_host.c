@@ -127,7 +127,7 @@ static void destroyed(struct env *env)
     env_pool(env, &config);
 }
 
-static void test_descriptors_come_back(void **state)
+CASE_WITH(test_descriptors_come_back, env_setup, env_teardown)
 {
     static void (*const ends[])(struct env * env) = {refused, failed,    out_of_reach, unfilled, over_the_limit,
                                                      trimmed, withdrawn, disowned,     destroyed};
@@ -145,7 +145,7 @@ static void test_descriptors_come_back(void **state)
 }
 
 /* Each descriptor that was made is one of a block or a spare one. */
-ENV_CASE(test_descriptors_are_all_there)
+POOL_CASE(test_descriptors_are_all_there)
 {
     size_t count = env->pool->spares.count + env->pool->spares_common.count;
 
@@ -191,7 +191,7 @@ static unsigned int use(struct fake *fake, struct pool *pool, uint64_t addr[6])
 }
 
 /* From each call on host memory is refused, once or for ever. */
-static void test_host_memory_that_is_refused(void **state)
+UNIT_CASE(test_host_memory_that_is_refused)
 {
     for (unsigned int length = 1; length <= 1000; length += 999)
         for (unsigned int first = 1, last = 2; first < last; first++) {
@@ -228,15 +228,4 @@ static void test_host_memory_that_is_refused(void **state)
             pool_destroy(pool);
             fake_delete(fake);
         }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        POOL_TEST(test_descriptors_come_back),
-        POOL_TEST(test_descriptors_are_all_there),
-        cmocka_unit_test(test_host_memory_that_is_refused),
-    };
-
-    return cmocka_run_group_tests_name("host", tests, NULL, NULL);
 }

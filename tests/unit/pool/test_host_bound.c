@@ -13,7 +13,7 @@ static void assert_within(size_t limit)
 }
 
 /* The host is ahead of its device: it never waits for work of its last free or earlier, unless the bound is met. */
-static void test_bound_waits_for_own_frees_only(void **state)
+CASE(test_bound_waits_for_own_frees_only)
 {
     for (int i = 0; i < 100; i++) {
         const uint64_t addr = get(16 * MIB);
@@ -28,7 +28,7 @@ static void test_bound_waits_for_own_frees_only(void **state)
 }
 
 /* Work after the free may wait for the host: then memory that is beyond the bound goes back at its free. */
-static void test_bound_never_waits_for_later_work(void **state)
+CASE(test_bound_never_waits_for_later_work)
 {
     uint64_t a[6], b;
 
@@ -58,7 +58,7 @@ static void *free_often(void *arg)
 }
 
 /* As before, when the token of this thread's last free had to make room for those of another thread. */
-static void test_bound_never_waits_for_others_work(void **state)
+CASE(test_bound_never_waits_for_others_work)
 {
     uint64_t a[6], b;
     pthread_t other;
@@ -85,7 +85,7 @@ static void other_gets(void)
 }
 
 /* Threads that ask at the same time would natively have a block each: so they do here, and keep it. */
-static void test_bound_counts_requests_under_way(void **state)
+CASE(test_bound_counts_requests_under_way)
 {
     uint64_t addr;
 
@@ -102,7 +102,7 @@ static void test_bound_counts_requests_under_way(void **state)
 }
 
 /* Natively a refused request takes nothing, so it is no reason to hold more. */
-static void test_bound_forgets_refused_requests(void **state)
+CASE(test_bound_forgets_refused_requests)
 {
     uint64_t addr;
 
@@ -116,7 +116,7 @@ static void test_bound_forgets_refused_requests(void **state)
     assert_within(0);
 }
 
-static void test_bound_gives_back_longest_idle_first(void **state)
+CASE(test_bound_gives_back_longest_idle_first)
 {
     const uint64_t old = get(40 * MIB), young = get(50 * MIB);
 
@@ -129,7 +129,7 @@ static void test_bound_gives_back_longest_idle_first(void **state)
     put(young, 50 * MIB);
 }
 
-static void test_limit(void **state)
+CASE(test_limit)
 {
     uint64_t a, b;
 
@@ -147,7 +147,7 @@ static void test_limit(void **state)
     put(a, 30 * MIB);
 }
 
-static void test_refusal(void **state)
+CASE(test_refusal)
 {
     uint64_t a[3], b;
 
@@ -164,7 +164,7 @@ static void test_refusal(void **state)
     assert_int_equal(stats().failed, 1);
 }
 
-static void test_decay(void **state)
+CASE(test_decay)
 {
     uint64_t a = get(4 * MIB), b = get(1000);
 
@@ -181,7 +181,7 @@ static void test_decay(void **state)
 
 /* Of memory whose work may not be over, what was freed first is asked about. The driver's free then waits for the rest.
  */
-static void test_trim_of_what_is_over_first(void **state)
+CASE(test_trim_of_what_is_over_first)
 {
     const uint64_t young = get(4 * MIB), old = get(6 * MIB);
 
@@ -196,7 +196,7 @@ static void test_trim_of_what_is_over_first(void **state)
 
 /* The work of a block that would serve is over only when it is asked about for the third time: to give the block back
  * and to ask the driver for another would cost the driver's time twice. */
-static void test_bound_keeps_what_would_serve(void **state)
+CASE(test_bound_keeps_what_would_serve)
 {
     uint64_t a[3];
 
@@ -224,7 +224,7 @@ static void *complete_later(void *arg)
 
 /* Idle memory is kept by work that was launched after its free, and may be waiting for this thread: the request asks
  * until the work is over, and calls no free that waits for it. */
-static void test_refusal_never_waits_for_later_work(void **state)
+CASE(test_refusal_never_waits_for_later_work)
 {
     pthread_t thread;
     uint64_t addr;
@@ -247,7 +247,7 @@ static void test_refusal_never_waits_for_later_work(void **state)
 }
 
 /* No work is unfinished, so to ask again and again would free nothing. */
-static void test_bound_asks_only_while_work_is_unfinished(void **state)
+CASE(test_bound_asks_only_while_work_is_unfinished)
 {
     uint64_t a[3], addr;
 
@@ -270,7 +270,7 @@ static void test_bound_asks_only_while_work_is_unfinished(void **state)
 
 /* A passing block that a capture has kept is of no class: it serves only what its class serves, and goes back for the
  * rest. */
-static void test_passing_block_that_was_kept_goes_back(void **state)
+CASE(test_passing_block_that_was_kept_goes_back)
 {
     const size_t odd = 100 * MIB + 4 * KIB;
     uint64_t a, b;
@@ -292,26 +292,4 @@ static void test_passing_block_that_was_kept_goes_back(void **state)
     b = get(odd);
     put(b, odd);
     put(a, 60 * MIB);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_bound_waits_for_own_frees_only),
-        CASE(test_bound_never_waits_for_later_work),
-        CASE(test_bound_never_waits_for_others_work),
-        CASE(test_bound_counts_requests_under_way),
-        CASE(test_bound_forgets_refused_requests),
-        CASE(test_bound_gives_back_longest_idle_first),
-        CASE(test_limit),
-        CASE(test_refusal),
-        CASE(test_decay),
-        CASE(test_trim_of_what_is_over_first),
-        CASE(test_bound_keeps_what_would_serve),
-        CASE(test_refusal_never_waits_for_later_work),
-        CASE(test_bound_asks_only_while_work_is_unfinished),
-        CASE(test_passing_block_that_was_kept_goes_back),
-    };
-
-    return cmocka_run_group_tests_name("host_bound", tests, NULL, NULL);
 }

@@ -34,7 +34,7 @@ static void assert_calls(size_t size, unsigned int n, unsigned int part)
 static const size_t sizes[] = {512, 4 * KIB, 64 * KIB, 900 * KIB, MIB, 64 * MIB};
 #define SIZES (sizeof(sizes) / sizeof(sizes[0]))
 
-static void test_calls_of_a_pair(void **state)
+UNIT_CASE(test_calls_of_a_pair)
 {
     for (size_t i = 0; i < SIZES; i++) {
         if (sizes[i] == 900 * KIB)
@@ -56,7 +56,7 @@ static void *pairs_main(void *size)
 }
 
 /* No more of them with more threads, and a thread takes no memory of the driver because another one is asking. */
-static void test_calls_of_threads(void **state)
+UNIT_CASE(test_calls_of_threads)
 {
     for (size_t i = 0; i < SIZES; i++) {
         pthread_t thread[THREADS];
@@ -75,7 +75,7 @@ static void test_calls_of_threads(void **state)
 }
 
 /* A large block's free has a token of its own: work that is launched later keeps the block from nobody. */
-static void test_later_work_keeps_no_large_block(void **state)
+CASE(test_later_work_keeps_no_large_block)
 {
     const uint64_t large = get(MIB);
 
@@ -87,7 +87,7 @@ static void test_later_work_keeps_no_large_block(void **state)
 }
 
 /* Small blocks share a token, which may cover later work; so there is one after some of them in any case. */
-static void test_later_work_keeps_few_small_blocks(void **state)
+CASE(test_later_work_keeps_few_small_blocks)
 {
     enum { COUNT = 30 };
     uint64_t addr[COUNT];
@@ -118,7 +118,7 @@ static void until_calls(enum host_call call, unsigned long n)
 
 /* While a thread is held up in a call, another one's free returns, and its request is served; the free is covered by
  * the next token of the thread that was held up. */
-static void test_a_combiner_that_is_held_up(void **state)
+CASE(test_a_combiner_that_is_held_up)
 {
     const uint64_t first = get(MIB), second = get(MIB);
     pthread_t thread;
@@ -151,7 +151,7 @@ static void *get_main(void *ret_addr)
 }
 
 /* A request waits a short time only, then asks beside it. */
-static void test_a_request_beside_a_combiner_that_is_held_up(void **state)
+CASE(test_a_request_beside_a_combiner_that_is_held_up)
 {
     const uint64_t first = get(MIB), second = get(MIB);
     pthread_t freeing, getting;
@@ -174,7 +174,7 @@ static void test_a_request_beside_a_combiner_that_is_held_up(void **state)
 }
 
 /* A token that could not be recorded covers nothing: the next one does. */
-static void test_a_token_that_failed(void **state)
+CASE(test_a_token_that_failed)
 {
     static const int errors[] = {-EBUSY, -EIO};
 
@@ -194,19 +194,4 @@ static void test_a_token_that_failed(void **state)
         assert_int_equal(get(MIB), addr);
         put(addr, MIB);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls_of_a_pair),
-        cmocka_unit_test(test_calls_of_threads),
-        CASE(test_later_work_keeps_no_large_block),
-        CASE(test_later_work_keeps_few_small_blocks),
-        CASE(test_a_combiner_that_is_held_up),
-        CASE(test_a_request_beside_a_combiner_that_is_held_up),
-        CASE(test_a_token_that_failed),
-    };
-
-    return cmocka_run_group_tests_name("host_combiner", tests, NULL, NULL);
 }

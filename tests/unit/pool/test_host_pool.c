@@ -5,7 +5,7 @@
  */
 #include "host_env.h"
 
-static void test_size_classes_waste_little(void **state)
+CASE(test_size_classes_waste_little)
 {
     size_t last = 0;
 
@@ -40,7 +40,7 @@ static void slabs_fill(void)
 }
 
 /* Each row: a block of one size is freed; does a request of another size get it, once its work is over? */
-static void test_reuse_by_size(void **state)
+CASE(test_reuse_by_size)
 {
     static const struct {
         size_t freed, wanted;
@@ -74,7 +74,7 @@ static void test_reuse_by_size(void **state)
     }
 }
 
-static void test_no_reuse_before_work_is_over(void **state)
+CASE(test_no_reuse_before_work_is_over)
 {
     static const size_t sizes[] = {100, 64 * KIB, MIB, 64 * MIB};
 
@@ -100,7 +100,7 @@ static void test_no_reuse_before_work_is_over(void **state)
 
 /* Blocks of each size share one allocation, and once the work behind their frees is over they are merged for a larger
  * one. */
-static void test_small_blocks_share_and_merge(void **state)
+CASE(test_small_blocks_share_and_merge)
 {
     static const size_t sizes[] = {HOST_GRANULE, 128 * KIB, HOST_SMALL_MAX};
     static uint64_t blocks[2 * HOST_SMALL_MAX / HOST_GRANULE];
@@ -125,7 +125,7 @@ static void test_small_blocks_share_and_merge(void **state)
 }
 
 /* A block of each size is cut out of the rest of a slab that has just room for it. */
-static void test_the_rest_of_a_slab(void **state)
+CASE(test_the_rest_of_a_slab)
 {
     const size_t left = HOST_SLAB - HOST_PAGE - HOST_SMALL_MAX;
 
@@ -144,7 +144,7 @@ static void test_the_rest_of_a_slab(void **state)
 
 /* If the first token that covers a block is the newest one, and over, then so may be later ones: the newest one is
  * asked first, and answers for both. */
-static void test_the_newest_token_answers(void **state)
+CASE(test_the_newest_token_answers)
 {
     uint64_t first = get(MIB), second = get(2 * MIB);
 
@@ -168,7 +168,7 @@ static void test_the_newest_token_answers(void **state)
 }
 
 /* Frees that the driver would refuse, told apart for the shim; and a block that is live stays so. */
-static void test_wrong_frees(void **state)
+CASE(test_wrong_frees)
 {
     static const size_t sizes[] = {1000, 300 * KIB, 4 * MIB};
 
@@ -207,7 +207,7 @@ static void test_wrong_frees(void **state)
     assert_int_equal(stats().frees, sizeof(sizes) / sizeof(sizes[0]));
 }
 
-static void test_keys_are_kept_apart(void **state)
+CASE(test_keys_are_kept_apart)
 {
     static const struct host_key keys[] = {
         {.owner = 1}, {.owner = 2}, {.owner = 1, .flags = 4}, {.owner = 1, .numa = 1}};
@@ -228,7 +228,7 @@ static void test_keys_are_kept_apart(void **state)
     }
 }
 
-static void test_owner_takes_its_memory_along(void **state)
+CASE(test_owner_takes_its_memory_along)
 {
     const struct host_key other = {.owner = 2};
     uint64_t mine = get(1000), theirs, large;
@@ -244,7 +244,7 @@ static void test_owner_takes_its_memory_along(void **state)
     put(mine, 1000);
 }
 
-static void test_memory_freed_past_the_pool(void **state)
+CASE(test_memory_freed_past_the_pool)
 {
     const uint64_t small = get(1000), large = get(3 * MIB), kept = get(5 * MIB);
 
@@ -258,7 +258,7 @@ static void test_memory_freed_past_the_pool(void **state)
 }
 
 /* The driver hands out what the pool believes to have: that is lost first, and then the new memory is reported. */
-static void test_memory_that_comes_again(void **state)
+CASE(test_memory_that_comes_again)
 {
     static const struct host_key other = {.owner = 1, .flags = 1};
     const uint64_t a = get(4 * MIB);
@@ -274,7 +274,7 @@ static void test_memory_that_comes_again(void **state)
 }
 
 /* While a capture is under way nothing is asked, recorded or given back; what was freed serves afterwards. */
-static void test_captures(void **state)
+CASE(test_captures)
 {
     uint64_t ready = get(MIB), addr = get(2 * MIB), other;
     unsigned long queries;
@@ -299,7 +299,7 @@ static void test_captures(void **state)
     put(other, 2 * MIB);
 }
 
-static void test_free_that_waits(void **state)
+CASE(test_free_that_waits)
 {
     const uint64_t addr = get(2 * MIB);
 
@@ -311,7 +311,7 @@ static void test_free_that_waits(void **state)
 }
 
 /* So many frees behind work that goes on that tokens are dropped: nothing is handed out too early, or lost. */
-static void test_many_tokens(void **state)
+CASE(test_many_tokens)
 {
     enum { COUNT = 200 };
     uint64_t addr[COUNT];
@@ -334,7 +334,7 @@ static void test_many_tokens(void **state)
 }
 
 /* Without a descriptor for a part of a block it cannot be cut: the request fails, or is the driver's, and all stays. */
-static void test_no_descriptors(void **state)
+CASE(test_no_descriptors)
 {
     static const size_t sizes[] = {1000, 4 * KIB, 64 * KIB, HOST_SMALL_MAX};
     const uint64_t first = get(512);
@@ -364,27 +364,4 @@ static void test_no_descriptors(void **state)
     }
     assert_in_range(served, 1, 4);
     put(first, 512);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_size_classes_waste_little),
-        CASE(test_reuse_by_size),
-        CASE(test_no_reuse_before_work_is_over),
-        CASE(test_small_blocks_share_and_merge),
-        CASE(test_the_rest_of_a_slab),
-        CASE(test_the_newest_token_answers),
-        CASE(test_wrong_frees),
-        CASE(test_keys_are_kept_apart),
-        CASE(test_owner_takes_its_memory_along),
-        CASE(test_memory_freed_past_the_pool),
-        CASE(test_memory_that_comes_again),
-        CASE(test_captures),
-        CASE(test_free_that_waits),
-        CASE(test_many_tokens),
-        CASE(test_no_descriptors),
-    };
-
-    return cmocka_run_group_tests_name("host_pool", tests, NULL, NULL);
 }

@@ -7,12 +7,7 @@
  *
  * CUPOOL_TEST_SEED and CUPOOL_TEST_OPS in the environment choose other sequences and lengths.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "cases.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -196,18 +191,18 @@ static void run(size_t limit, size_t offset)
     alarm(0);
 }
 
-static void test_random(void **state)
+UNIT_CASE(test_random)
 {
     run(0, 0);
 }
 
-static void test_random_with_limit(void **state)
+UNIT_CASE(test_random_with_limit)
 {
     run(24 * MIB, 0);
 }
 
 /* The driver's small allocations need not begin at a multiple of 2 MiB. */
-static void test_random_unaligned(void **state)
+UNIT_CASE(test_random_unaligned)
 {
     run(0, 3 * HOST_PAGE);
 }
@@ -237,7 +232,7 @@ static void scenario(struct host_fake *fake)
     }
 }
 
-static void test_fault_at_every_call(void **state)
+UNIT_CASE(test_fault_at_every_call)
 {
     static const int errors[] = {-ENOMEM, -EBUSY, -EIO};
 
@@ -304,7 +299,7 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-static void test_threads(void **state)
+UNIT_CASE(test_threads)
 {
     pthread_t threads[THREADS];
 
@@ -326,13 +321,7 @@ static void test_threads(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),           cmocka_unit_test(test_random_with_limit),
-        cmocka_unit_test(test_random_unaligned), cmocka_unit_test(test_fault_at_every_call),
-        cmocka_unit_test(test_threads),
-    };
-
     (void)argv;
     host_fake_sharded = argc > 1;
-    return cmocka_run_group_tests_name(host_fake_sharded ? "host_random, shards" : "host_random", tests, NULL, NULL);
+    return cases_run();
 }

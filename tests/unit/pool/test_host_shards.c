@@ -22,6 +22,8 @@ static int setup_sharded(void **state)
     return 0;
 }
 
+#define SHARDED_CASE(name) CASE_WITH(name, setup_sharded, teardown)
+
 /* The thread's shard has ready blocks of this size. */
 static struct host_shard *stock(size_t size)
 {
@@ -74,7 +76,7 @@ static void pairs_without_lock(size_t size)
     lock_give(&fake.pool->lock);
 }
 
-static void test_a_pair_takes_no_lock(void **state)
+SHARDED_CASE(test_a_pair_takes_no_lock)
 {
     const uint64_t live = get(8 * KIB);
     struct host_stats before, after;
@@ -95,7 +97,7 @@ static void test_a_pair_takes_no_lock(void **state)
     pairs_without_lock(200 * KIB);
 }
 
-static void test_invalid_frees(void **state)
+SHARDED_CASE(test_invalid_frees)
 {
     struct host_key key;
     uint64_t base;
@@ -128,7 +130,7 @@ static void *put_main(void *addr)
     return NULL;
 }
 
-static void test_another_thread_frees(void **state)
+SHARDED_CASE(test_another_thread_frees)
 {
     pthread_t thread;
 
@@ -145,7 +147,7 @@ static void test_another_thread_frees(void **state)
 }
 
 /* host_fake.h notices if memory serves too early. */
-static void test_work_that_is_not_over(void **state)
+SHARDED_CASE(test_work_that_is_not_over)
 {
     uint64_t addr[COUNT];
 
@@ -161,7 +163,7 @@ static void test_work_that_is_not_over(void **state)
 }
 
 /* Large blocks, too; each serves as soon as its own work is over. The shard keeps some, the pool has the rest. */
-static void test_large_work_that_is_not_over(void **state)
+SHARDED_CASE(test_large_work_that_is_not_over)
 {
     enum { SOME = HOST_SHARD_KEPT + 4 };
     uint64_t addr[SOME], misses, again;
@@ -187,7 +189,7 @@ static void test_large_work_that_is_not_over(void **state)
 }
 
 /* Nor does the bound rise by frees that only the shard knows of. */
-static void test_the_peak(void **state)
+SHARDED_CASE(test_the_peak)
 {
     uint64_t addr[3];
 
@@ -201,7 +203,7 @@ static void test_the_peak(void **state)
     put(addr[0], 8 * KIB);
 }
 
-static void test_trim_and_decay(void **state)
+SHARDED_CASE(test_trim_and_decay)
 {
     (void)stock(4 * KIB);
     assert_int_equal(host_pool_trim(fake.pool, false), HOST_SLAB);
@@ -219,7 +221,7 @@ static void *pair_main(void *size)
 }
 
 /* Blocks that another thread's shard keeps serve before the driver does. */
-static void test_other_shards_memory(void **state)
+SHARDED_CASE(test_other_shards_memory)
 {
     uint64_t addr[IN_ONE];
     pthread_t thread;
@@ -240,7 +242,7 @@ static void test_other_shards_memory(void **state)
     assert_int_equal(stats().misses, 2);
 }
 
-static void test_an_owner_that_ends(void **state)
+SHARDED_CASE(test_an_owner_that_ends)
 {
     const struct host_shard *shard = stock(4 * KIB);
     uint64_t addr[COUNT];
@@ -257,7 +259,7 @@ static void test_an_owner_that_ends(void **state)
 }
 
 /* A block beyond the bound that could not go back goes back when it is freed again. */
-static void test_passing_blocks(void **state)
+SHARDED_CASE(test_passing_blocks)
 {
     uint64_t addr[IN_ONE + 1];
 
@@ -277,7 +279,7 @@ static void test_passing_blocks(void **state)
 }
 
 /* Many live blocks: the shard does not keep them all. */
-static void test_many_live_blocks(void **state)
+SHARDED_CASE(test_many_live_blocks)
 {
     enum { MANY = 1000 };
     uint64_t addr[MANY];
@@ -295,7 +297,7 @@ static void test_many_live_blocks(void **state)
 }
 
 /* The pool has shards once threads have waited for its lock often enough. */
-static void test_contention(void **state)
+CASE(test_contention)
 {
     pthread_t thread;
 
@@ -362,7 +364,7 @@ static void *slots_main(void *seed)
     return NULL;
 }
 
-static void test_threads_free_each_others_blocks(void **state)
+SHARDED_CASE(test_threads_free_each_others_blocks)
 {
     pthread_t thread[THREADS];
 
@@ -377,27 +379,4 @@ static void test_threads_free_each_others_blocks(void **state)
     (void)host_pool_trim(fake.pool, false);
     assert_int_equal(fake.held, 0);
     assert_int_equal(stats().allocs, stats().frees);
-}
-
-#define SHARDED(function) cmocka_unit_test_setup_teardown(function, setup_sharded, teardown)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        SHARDED(test_a_pair_takes_no_lock),
-        SHARDED(test_invalid_frees),
-        SHARDED(test_another_thread_frees),
-        SHARDED(test_work_that_is_not_over),
-        SHARDED(test_large_work_that_is_not_over),
-        SHARDED(test_the_peak),
-        SHARDED(test_trim_and_decay),
-        SHARDED(test_other_shards_memory),
-        SHARDED(test_an_owner_that_ends),
-        SHARDED(test_passing_blocks),
-        SHARDED(test_many_live_blocks),
-        SHARDED(test_threads_free_each_others_blocks),
-        CASE(test_contention),
-    };
-
-    return cmocka_run_group_tests_name("host_shards", tests, NULL, NULL);
 }

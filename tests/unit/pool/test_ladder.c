@@ -89,11 +89,10 @@ static void fitting_block_behind_others(struct env *env, size_t less, size_t fit
     assert_int_equal(addr, addrs[0]);
 }
 
-static void test_refusal_with_fitting_small_block_behind_others_uses_it(void **state)
+POOL_CASE(test_refusal_with_fitting_small_block_behind_others_uses_it)
 {
-    fitting_block_behind_others(*state, 100 * 512, 103 * 512, 512);
+    fitting_block_behind_others(env, 100 * 512, 103 * 512, 512);
 }
-POOL_ROW(test_refusal_with_fitting_small_block_behind_others_uses_it)
 
 POOL_CASE(test_refusal_with_fitting_large_block_behind_others_uses_it)
 {
@@ -219,11 +218,9 @@ POOL_CASE(test_refusal_of_small_comes_when_capacity_is_used_up)
 
 POOL_CASE(test_limit_is_never_passed)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr = 42;
 
-    config.limit = 10 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, limit = 10 * MIB);
     alloc(env->pool, 8 * MIB);
     assert_int_equal(pool_alloc(env->pool, 4 * MIB, &addr), -EAGAIN);
     assert_int_equal(pool_alloc(env->pool, 12 * MIB, &addr), -EAGAIN);
@@ -240,10 +237,7 @@ POOL_CASE(test_limit_is_never_passed)
 
 POOL_CASE(test_limit_with_idle_segments_gives_them_back)
 {
-    struct pool_config config = fake_config(env->fake);
-
-    config.limit = 10 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, limit = 10 * MIB);
     release(alloc(env->pool, 8 * MIB));
     fake_events_clear(env->fake);
     alloc(env->pool, 10 * MIB);
@@ -254,24 +248,20 @@ POOL_CASE(test_limit_with_idle_segments_gives_them_back)
 
 POOL_CASE(test_limit_below_unit_refuses_all)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr;
 
-    config.limit = UNIT - 1;
-    env_pool(env, &config);
+    ENV_WITH(env, limit = UNIT - 1);
     assert_int_equal(pool_alloc(env->pool, 1, &addr), -EAGAIN);
     assert_int_equal(env->fake->calls[FAKE_ALLOC], 0);
 }
 
 POOL_CASE(test_limit_during_backend_alloc_counts_what_is_asked_for)
 {
-    struct pool_config config = fake_config(env->fake);
     struct call call = {.size = 8 * MIB};
     uint64_t addr;
     int rc;
 
-    config.limit = 10 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, limit = 10 * MIB);
     call.pool = env->pool;
     call_stop(env, FAKE_ALLOC, &call, call_alloc);
     rc = pool_alloc(env->pool, 8 * MIB, &addr);
@@ -279,9 +269,4 @@ POOL_CASE(test_limit_during_backend_alloc_counts_what_is_asked_for)
     assert_int_equal(call.rc, 0);
     assert_int_equal(rc, -EAGAIN);
     assert_int_equal(env->fake->peak, 8 * MIB);
-}
-
-int main(void)
-{
-    return pool_cases_run("ladder");
 }

@@ -72,7 +72,6 @@ POOL_CASE(test_create_after_destroy_starts_afresh)
     assert_int_equal(pool_live_size(old[2]), 0);
     release(addr);
     assert_int_equal(stats_of(env->pool).live, 128 * MIB);
-    assert_sound(env->pool, env->fake);
 }
 
 /* Segments that a pool had split when it went do not count against the next pool. */
@@ -207,17 +206,15 @@ static void kept_is_forgotten(struct env *env, bool alone)
     fake_delete(fake);
 }
 
-static void test_segment_with_a_kept_block_that_is_handed_out_again_is_forgotten(void **state)
+POOL_CASE(test_segment_with_a_kept_block_that_is_handed_out_again_is_forgotten)
 {
-    kept_is_forgotten(*state, /* alone: */ false);
+    kept_is_forgotten(env, /* alone: */ false);
 }
-POOL_ROW(test_segment_with_a_kept_block_that_is_handed_out_again_is_forgotten)
 
-static void test_segment_with_the_kept_block_that_is_handed_out_again_is_forgotten(void **state)
+POOL_CASE(test_segment_with_the_kept_block_that_is_handed_out_again_is_forgotten)
 {
-    kept_is_forgotten(*state, /* alone: */ true);
+    kept_is_forgotten(env, /* alone: */ true);
 }
-POOL_ROW(test_segment_with_the_kept_block_that_is_handed_out_again_is_forgotten)
 
 /* But not while a thread is freeing a block of it. */
 POOL_CASE(test_segment_that_is_handed_out_again_during_a_free_is_refused)
@@ -266,9 +263,4 @@ POOL_CASE(test_segment_beyond_48_bits_is_refused)
     }
     env->fake->base = base;
     alloc(env->pool, 8 * MIB);
-}
-
-int main(void)
-{
-    return pool_cases_run("life");
 }

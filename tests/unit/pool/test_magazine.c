@@ -26,7 +26,7 @@ static void move_on(struct pool *pool)
     assert_ptr_not_equal(magazine, next);
 }
 
-static void test_a_hit_calls_nobody(void **state)
+CASE_WITH(test_a_hit_calls_nobody, env_setup, env_teardown)
 {
     struct env *env = env_plain(state);
     const uint64_t addr = alloc(env->pool, 3 * MIB);
@@ -44,7 +44,7 @@ static void test_a_hit_calls_nobody(void **state)
 }
 
 /* Hits are on no books, but the most that was handed out at a time is known to the byte. */
-static void test_peak_is_exact(void **state)
+CASE_WITH(test_peak_is_exact, env_setup, env_teardown)
 {
     static const size_t sizes[] = {4 * MIB, 8 * MIB, 6 * MIB};
     struct env *env = env_plain(state);
@@ -73,13 +73,11 @@ static void test_peak_is_exact(void **state)
 }
 
 /* Blocks that were freed and wait to be ordered are not in the program's hands. */
-ENV_CASE(test_peak_is_without_what_waits)
+POOL_CASE(test_peak_is_without_what_waits)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[2];
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     for (size_t i = 4; i < 8; i++)
         release(alloc(env->pool, i * MIB));
     assert_int_equal(stats_of(env->pool).live, 22 * MIB);
@@ -94,10 +92,9 @@ ENV_CASE(test_peak_is_without_what_waits)
     env->fake->observed = false; /* that was not its doing */
     assert_int_equal(stats_of(env->pool).peak_live, 10 * MIB);
     assert_int_equal(stats_of(env->pool).live, 6 * MIB);
-    assert_sound(env->pool, env->fake);
 }
 
-static void test_idle_is_exact(void **state)
+CASE_WITH(test_idle_is_exact, env_setup, env_teardown)
 {
     struct env *env = env_plain(state);
     const uint64_t addr = alloc(env->pool, 4 * MIB);
@@ -113,7 +110,7 @@ static void test_idle_is_exact(void **state)
 }
 
 /* Ranks that ask for the same lay memory out alike, also if only one of them is looked at. */
-static void test_who_looks_changes_nothing(void **state)
+CASE_WITH(test_who_looks_changes_nothing, env_setup, env_teardown)
 {
     struct env *env = env_plain(state);
     const uint64_t first = alloc(env->pool, 1000), second = alloc(env->pool, 1000);
@@ -137,7 +134,7 @@ static void test_who_looks_changes_nothing(void **state)
 }
 
 /* More than a magazine holds, of more sizes than it has lists: nothing is lost, and nothing is asked for twice. */
-static void test_more_than_fits(void **state)
+CASE_WITH(test_more_than_fits, env_setup, env_teardown)
 {
     enum { COUNT = 3 * CACHED_MAX };
     struct env *env = env_plain(state);
@@ -165,7 +162,7 @@ static void test_more_than_fits(void **state)
 }
 
 /* A block that one thread frees is there for another, before the pool asks the driver. */
-static void test_others_find_it(void **state)
+CASE_WITH(test_others_find_it, env_setup, env_teardown)
 {
     struct env *env = env_plain(state);
     const uint64_t addr = alloc(env->pool, 4 * MIB);
@@ -181,7 +178,7 @@ static void test_others_find_it(void **state)
 }
 
 /* A block that could not be ordered when it was freed is ordered by a thread that can. */
-static void test_others_order_it(void **state)
+CASE_WITH(test_others_order_it, env_setup, env_teardown)
 {
     struct env *env = env_plain(state);
     const uint64_t addr = alloc(env->pool, 4 * MIB), other = alloc(env->pool, 6 * MIB);
@@ -205,13 +202,11 @@ static size_t hits_close_at_hand(struct pool *pool)
 }
 
 /* Frees that wait for company do not make requests look any further than others do. */
-ENV_CASE(test_what_waited_comes_back_close_at_hand)
+POOL_CASE(test_what_waited_comes_back_close_at_hand)
 {
-    struct pool_config config = fake_config(env->fake);
     const unsigned int home = magazine_index;
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     /* Two threads' worth: each has its own, and neither's order is in the other's way. */
     for (int i = 0; i < 10000; i++) {
         magazine_index = home + (unsigned int)i % 2;
@@ -220,17 +215,14 @@ ENV_CASE(test_what_waited_comes_back_close_at_hand)
     magazine_index = home;
     assert_true(hits_close_at_hand(env->pool) > 10000 - 4 * DEFERRED_MAX);
     assert_true(env->fake->calls[FAKE_ORDER] < 10000 / DEFERRED_MAX + 2);
-    assert_sound(env->pool, env->fake);
 }
 
 /* Large blocks wait for few others: there is slack for many more. */
-ENV_CASE(test_few_large_ones_wait)
+POOL_CASE(test_few_large_ones_wait)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[2 * DEFERRED_LARGE_MAX + 2];
 
-    config.deferred_min = 4096 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 4096 * MIB);
     for (size_t i = 0; i < 2 * DEFERRED_LARGE_MAX + 2; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
     for (size_t i = 0; i < 2 * DEFERRED_LARGE_MAX + 2; i++) {
@@ -239,12 +231,11 @@ ENV_CASE(test_few_large_ones_wait)
         assert_int_equal(env->fake->calls[FAKE_ORDER], (i + 1) / (DEFERRED_LARGE_MAX + 1));
     }
     assert_int_equal(deferred_bytes(env->pool), 0);
-    assert_sound(env->pool, env->fake);
 }
 
 /* Beside other threads a small request of another size leaves what was freed last where it is, as long as something
  * else serves. */
-static void test_another_size_joins_nothing(void **state)
+CASE_WITH(test_another_size_joins_nothing, env_setup, env_teardown)
 {
     struct env *env = env_plain(state);
     const uint64_t first = alloc(env->pool, 4 * KIB), last = alloc(env->pool, MIB);
@@ -264,13 +255,11 @@ static void test_another_size_joins_nothing(void **state)
 }
 
 /* Kept blocks whose work is over when a request looks stay in the magazine, except the one that serves it. */
-ENV_CASE(test_what_was_asked_for_stays_close_at_hand)
+POOL_CASE(test_what_was_asked_for_stays_close_at_hand)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[20];
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     for (unsigned int i = 0; i < 20; i++)
         addr[i] = alloc(env->pool, MIB);
     for (unsigned int i = 0; i < 20; i++)
@@ -282,17 +271,14 @@ ENV_CASE(test_what_was_asked_for_stays_close_at_hand)
     assert_int_equal(env->fake->calls[FAKE_ALLOC], 0);
     assert_int_equal(deferred_bytes(env->pool), 0);
     assert_int_equal(env->pool->magazines[magazine_index % MAGAZINES].cached_count, 19);
-    assert_sound(env->pool, env->fake);
 }
 
 /* Once the slack is used up by other sizes, what was kept serves a request before the driver does. */
-ENV_CASE(test_kept_serves_when_the_slack_is_used_up)
+POOL_CASE(test_kept_serves_when_the_slack_is_used_up)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[4], last;
 
-    config.deferred_min = 64 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 64 * MIB);
     env->fake->prompt = true;
     for (size_t size = 3 * MIB; size < 12 * MIB; size += 2 * MIB) {
         for (unsigned int i = 0; i < 4; i++)
@@ -308,10 +294,9 @@ ENV_CASE(test_kept_serves_when_the_slack_is_used_up)
     env->fake->calls[FAKE_ALLOC] = 0;
     assert_int_equal(alloc(env->pool, 14 * MIB), last);
     assert_int_equal(env->fake->calls[FAKE_ALLOC], 0);
-    assert_sound(env->pool, env->fake);
 }
 
-static void test_withdrawn_is_in_no_magazine(void **state)
+CASE_WITH(test_withdrawn_is_in_no_magazine, env_setup, env_teardown)
 {
     struct env *env = env_plain(state);
     const uint64_t addr = alloc(env->pool, 100), beside = alloc(env->pool, 100);
@@ -333,7 +318,7 @@ static void *release_there(void *arg)
 
 /* A block that no magazine may keep counts as handed out until it is off the books of the live: the statistics of that
  * moment would otherwise have more live bytes than their peak. */
-static void test_on_its_way_to_the_pool(void **state)
+CASE_WITH(test_on_its_way_to_the_pool, env_setup, env_teardown)
 {
     struct env *env = env_plain(state);
     uint64_t addr = alloc(env->pool, 3 * MIB);
@@ -375,7 +360,7 @@ static void *churn(void *arg)
 }
 
 /* Withdrawn, trimmed and looked at while threads use their magazines; meant for ThreadSanitizer, too. */
-static void test_side_by_side(void **state)
+CASE_WITH(test_side_by_side, env_setup, env_teardown)
 {
     struct env *env = env_plain(state);
     struct pool_stats stats;
@@ -407,28 +392,4 @@ static void test_side_by_side(void **state)
     assert_sound(env->pool, env->fake);
     pool_trim(env->pool, "test");
     assert_int_equal(stats_of(env->pool).held, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        POOL_TEST(test_a_hit_calls_nobody),
-        POOL_TEST(test_peak_is_exact),
-        POOL_TEST(test_peak_is_without_what_waits),
-        POOL_TEST(test_idle_is_exact),
-        POOL_TEST(test_who_looks_changes_nothing),
-        POOL_TEST(test_more_than_fits),
-        POOL_TEST(test_others_find_it),
-        POOL_TEST(test_others_order_it),
-        POOL_TEST(test_what_waited_comes_back_close_at_hand),
-        POOL_TEST(test_few_large_ones_wait),
-        POOL_TEST(test_another_size_joins_nothing),
-        POOL_TEST(test_what_was_asked_for_stays_close_at_hand),
-        POOL_TEST(test_kept_serves_when_the_slack_is_used_up),
-        POOL_TEST(test_withdrawn_is_in_no_magazine),
-        POOL_TEST(test_on_its_way_to_the_pool),
-        POOL_TEST(test_side_by_side),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 static struct segment one, two;
 static struct block block_one, block_two;
 
-static void test_segment_add_covers_exactly_its_range(void **state)
+UNIT_CASE(test_segment_add_covers_exactly_its_range)
 {
     const uint64_t addr = BASE;
 
@@ -25,7 +25,7 @@ static void test_segment_add_covers_exactly_its_range(void **state)
     assert_null(map_segment_get(addr + 3 * UNIT - 1));
 }
 
-static void test_segment_add_across_leaves_covers_both(void **state)
+UNIT_CASE(test_segment_add_across_leaves_covers_both)
 {
     const uint64_t addr = BASE + LEAF - 2 * UNIT;
 
@@ -37,7 +37,7 @@ static void test_segment_add_across_leaves_covers_both(void **state)
         assert_null(map_segment_get(at));
 }
 
-static void test_segment_add_of_taken_range_returns_eexist_and_undoes(void **state)
+UNIT_CASE(test_segment_add_of_taken_range_returns_eexist_and_undoes)
 {
     const uint64_t addr = BASE + 2 * LEAF;
 
@@ -53,7 +53,7 @@ static void test_segment_add_of_taken_range_returns_eexist_and_undoes(void **sta
     map_segment_remove(addr, 4 * UNIT);
 }
 
-static void test_segment_add_beyond_48_bits_returns_enomem_and_undoes(void **state)
+UNIT_CASE(test_segment_add_beyond_48_bits_returns_enomem_and_undoes)
 {
     const uint64_t end = 1ull << 48;
 
@@ -68,7 +68,7 @@ static void test_segment_add_beyond_48_bits_returns_enomem_and_undoes(void **sta
     map_segment_remove(end - UNIT, UNIT);
 }
 
-static void test_segment_add_of_no_whole_units_returns_einval(void **state)
+UNIT_CASE(test_segment_add_of_no_whole_units_returns_einval)
 {
     const uint64_t addr = BASE + 7 * LEAF;
 
@@ -80,7 +80,7 @@ static void test_segment_add_of_no_whole_units_returns_einval(void **state)
     }
 }
 
-static void test_segment_get_of_any_unknown_address_returns_null(void **state)
+UNIT_CASE(test_segment_get_of_any_unknown_address_returns_null)
 {
     uint64_t rng = 5;
 
@@ -94,7 +94,7 @@ static void test_segment_get_of_any_unknown_address_returns_null(void **state)
     assert_null(map_block_get(UINT64_MAX));
 }
 
-static void test_block_set_is_found_at_its_address_alone(void **state)
+UNIT_CASE(test_block_set_is_found_at_its_address_alone)
 {
     const uint64_t addr = BASE + 4 * LEAF;
     const uint64_t places[] = {addr, addr + POOL_GRANULE, addr + UNIT - POOL_GRANULE, addr + UNIT,
@@ -111,7 +111,7 @@ static void test_block_set_is_found_at_its_address_alone(void **state)
     map_segment_remove(addr, 2 * UNIT);
 }
 
-static void test_block_get_of_unaligned_address_returns_null(void **state)
+UNIT_CASE(test_block_get_of_unaligned_address_returns_null)
 {
     const uint64_t addr = BASE + 5 * LEAF;
 
@@ -123,7 +123,7 @@ static void test_block_get_of_unaligned_address_returns_null(void **state)
     map_segment_remove(addr, UNIT);
 }
 
-static void test_block_set_twice_keeps_the_last(void **state)
+UNIT_CASE(test_block_set_twice_keeps_the_last)
 {
     const uint64_t addr = BASE + 6 * LEAF;
 
@@ -161,7 +161,7 @@ static void *add_beside(void *arg)
     return NULL;
 }
 
-static void test_segment_add_by_two_threads_loses_none(void **state)
+UNIT_CASE(test_segment_add_by_two_threads_loses_none)
 {
     pthread_t thread;
 
@@ -171,7 +171,7 @@ static void test_segment_add_by_two_threads_loses_none(void **state)
     assert_int_equal(faults[0] + faults[1], 0);
 }
 
-static void test_block_before_is_the_nearest_in_its_unit(void **state)
+UNIT_CASE(test_block_before_is_the_nearest_in_its_unit)
 {
     const uint64_t addr = BASE + 40 * LEAF;
 
@@ -188,23 +188,4 @@ static void test_block_before_is_the_nearest_in_its_unit(void **state)
     assert_int_equal(map_block_set(addr + 512, NULL), 0);
     assert_int_equal(map_block_set(addr + UNIT - 512, NULL), 0);
     map_segment_remove(addr, 2 * UNIT);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_block_before_is_the_nearest_in_its_unit),
-        cmocka_unit_test(test_segment_add_covers_exactly_its_range),
-        cmocka_unit_test(test_segment_add_across_leaves_covers_both),
-        cmocka_unit_test(test_segment_add_of_taken_range_returns_eexist_and_undoes),
-        cmocka_unit_test(test_segment_add_beyond_48_bits_returns_enomem_and_undoes),
-        cmocka_unit_test(test_segment_add_of_no_whole_units_returns_einval),
-        cmocka_unit_test(test_segment_get_of_any_unknown_address_returns_null),
-        cmocka_unit_test(test_block_set_is_found_at_its_address_alone),
-        cmocka_unit_test(test_block_get_of_unaligned_address_returns_null),
-        cmocka_unit_test(test_block_set_twice_keeps_the_last),
-        cmocka_unit_test(test_segment_add_by_two_threads_loses_none),
-    };
-
-    return cmocka_run_group_tests_name("map", tests, NULL, NULL);
 }

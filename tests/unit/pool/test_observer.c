@@ -125,8 +125,3 @@ POOL_CASE(test_create_copies_config)
     assert_ptr_equal(pool_arg(env->pool), env->fake);
     release(alloc(env->pool, 1));
 }
-
-int main(void)
-{
-    return pool_cases_run("observer");
-}

@@ -105,16 +105,12 @@ POOL_CASE(test_free_that_never_works_leaves_block_live)
     assert_int_equal(pool_live_size(addr), 8 * MIB);
     assert_int_equal(pool_free(kept), -EINVAL);
     assert_int_equal(stats_of(env->pool).frees, 1);
-    assert_sound(env->pool, env->fake);
 }
 
 /* A pool that may defer 16 MiB, and nine blocks of 2 MiB. */
 static void pool_that_defers(struct env *env, uint64_t addr[9])
 {
-    struct pool_config config = fake_config(env->fake);
-
-    config.deferred_min = 16 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 16 * MIB);
     for (int i = 0; i < 9; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
 }
@@ -143,7 +139,6 @@ POOL_CASE(test_free_with_slack_orders_once_for_many)
     /* Waiting blocks are not lost to a request that the driver refuses. */
     env->fake->capacity = 9 * 2 * MIB;
     assert_int_not_equal(alloc(env->pool, 18 * MIB), 0);
-    assert_sound(env->pool, env->fake);
 }
 
 static void free_elsewhere(uint64_t addr)
@@ -206,17 +201,14 @@ POOL_CASE(test_free_with_slack_in_percent_of_the_peak)
     for (int i = 6; i < 20; i++)
         release(addr[i]);
     assert_int_equal(env->fake->calls[FAKE_ORDER], 2);
-    assert_sound(env->pool, env->fake);
 }
 
 /* A large block is ordered at once, with all that waited: few could wait beside it. */
 POOL_CASE(test_large_blocks_wait_for_nobody)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr, large;
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     addr = alloc(env->pool, 8 * MIB);
     large = alloc(env->pool, 10 * MIB);
     release(addr);
@@ -226,11 +218,10 @@ POOL_CASE(test_large_blocks_wait_for_nobody)
     assert_int_equal(alloc(env->pool, 8 * MIB), addr);
     assert_int_equal(alloc(env->pool, 10 * MIB), large);
     assert_int_equal(env->fake->calls[FAKE_ALLOC], 2);
-    assert_sound(env->pool, env->fake);
 }
 
 /* Kept blocks do not count as in use, or the slack would feed itself. */
-static void test_slack_is_of_what_is_in_use(void **state)
+POOL_CASE(test_slack_is_of_what_is_in_use)
 {
     static const struct {
         unsigned int percent;
@@ -238,7 +229,6 @@ static void test_slack_is_of_what_is_in_use(void **state)
     } cases[] = {{10, 112}, {50, 152}, {100, 202}, {300, 402}};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct env *env = *state;
         struct pool_config config = fake_config(env->fake);
         uint64_t addr[50];
 
@@ -261,7 +251,6 @@ static void test_slack_is_of_what_is_in_use(void **state)
         assert_int_equal(stats_of(env->pool).held, 0);
     }
 }
-POOL_ROW(test_slack_is_of_what_is_in_use)
 
 /* A request that finds nothing asks what was kept again and again, however it was freed. */
 POOL_CASE(test_slack_with_frees_that_wait_for_nothing_does_not_grow)
@@ -275,16 +264,13 @@ POOL_CASE(test_slack_with_frees_that_wait_for_nothing_does_not_grow)
     for (int i = 0; i < 1000; i++)
         assert_int_equal(pool_free_later(alloc(env->pool, 10 * MIB)), 0);
     assert_true(stats_of(env->pool).peak_held <= 60 * MIB);
-    assert_sound(env->pool, env->fake);
 }
 
 POOL_CASE(test_context_that_failed_defers_nothing)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr;
 
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     addr = alloc(env->pool, MIB);
     pool_defer_never(env->pool);
     env->fake->order_rc = -ENOTRECOVERABLE;
@@ -304,7 +290,6 @@ POOL_CASE(test_alloc_prompt_publishes_kept)
     assert_int_not_equal(alloc(env->pool, 8 * MIB), addr); /* still busy */
     env->fake->order_rc = 0;
     assert_int_equal(alloc(env->pool, 8 * MIB), addr);
-    assert_sound(env->pool, env->fake);
 }
 
 POOL_CASE(test_alloc_prompt_without_kept_does_not_order)
@@ -367,11 +352,9 @@ POOL_CASE(test_frozen_trim_returns_zero)
 
 POOL_CASE(test_frozen_over_limit_gives_nothing_back)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr;
 
-    config.limit = 8 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, limit = 8 * MIB);
     release(alloc(env->pool, 8 * MIB));
     env->fake->frozen = true;
     assert_int_equal(pool_alloc(env->pool, 16 * MIB, &addr), -EAGAIN);
@@ -395,47 +378,22 @@ static void use_during(struct env *env, enum fake_kind kind, struct call *call, 
     call_go(env, kind, call);
 }
 
-POOL_CASE(test_lock_during_backend_alloc_is_free)
+POOL_CASE(test_lock_during_calls_is_free)
 {
-    use_during(env, FAKE_ALLOC, &(struct call){.pool = env->pool, .size = 8 * MIB}, call_alloc);
-}
+    static const enum fake_kind of_alloc[] = {FAKE_ALLOC, FAKE_SEGMENT_ALLOC};
+    static const enum fake_kind of_trim[] = {FAKE_FREE, FAKE_SEGMENT_FREE, FAKE_TRIM};
 
-POOL_CASE(test_lock_during_segment_alloc_is_free)
-{
-    use_during(env, FAKE_SEGMENT_ALLOC, &(struct call){.pool = env->pool, .size = 8 * MIB}, call_alloc);
-}
-
-POOL_CASE(test_lock_during_order_is_free)
-{
+    for (size_t i = 0; i < 2; i++)
+        use_during(env, of_alloc[i], &(struct call){.pool = env->pool, .size = 8 * MIB}, call_alloc);
     use_during(env, FAKE_ORDER, &(struct call){.addr = alloc(env->pool, 8 * MIB)}, call_free);
-}
+    for (size_t i = 0; i < 3; i++) {
+        struct call call = {.pool = env->pool, .why = "test"};
 
-static void lock_during_trim(struct env *env, enum fake_kind kind)
-{
-    struct call call = {.pool = env->pool, .why = "test"};
-
-    release(alloc(env->pool, 8 * MIB));
-    use_during(env, kind, &call, call_trim);
-    assert_int_equal(call.released, 8 * MIB);
+        release(alloc(env->pool, 8 * MIB));
+        use_during(env, of_trim[i], &call, call_trim);
+        assert_int_equal(call.released, 8 * MIB);
+    }
 }
-
-static void test_lock_during_backend_free_is_free(void **state)
-{
-    lock_during_trim(*state, FAKE_FREE);
-}
-POOL_ROW(test_lock_during_backend_free_is_free)
-
-static void test_lock_during_segment_free_is_free(void **state)
-{
-    lock_during_trim(*state, FAKE_SEGMENT_FREE);
-}
-POOL_ROW(test_lock_during_segment_free_is_free)
-
-static void test_lock_during_trim_event_is_free(void **state)
-{
-    lock_during_trim(*state, FAKE_TRIM);
-}
-POOL_ROW(test_lock_during_trim_event_is_free)
 
 /* --- what others see of a segment that is coming or going */
 
@@ -479,9 +437,4 @@ POOL_CASE(test_check_during_backend_alloc_finds_no_fault)
     if (pool_check(env->pool, text, sizeof(text)))
         fail_msg("pool_check while another thread asks the driver: %s", text);
     call_go(env, FAKE_ALLOC, &call);
-}
-
-int main(void)
-{
-    return pool_cases_run("order");
 }

@@ -11,10 +11,7 @@
 
 static void pool_with(struct env *env, size_t break_max)
 {
-    struct pool_config config = fake_config(env->fake);
-
-    config.break_max = break_max;
-    env_pool(env, &config);
+    ENV_WITH(env, break_max = break_max);
 }
 
 /* A program that has freed large blocks of which each leaves 1 MiB or more of its last 2 MiB. */
@@ -49,7 +46,7 @@ POOL_CASE(test_blocks_that_leave_much_share_a_segment)
 }
 
 /* Each condition at its edge. */
-static void test_block_has_a_segment_of_its_own(void **state)
+POOL_CASE(test_block_has_a_segment_of_its_own)
 {
     static const struct {
         size_t size, segment, break_max, limit, freed;
@@ -69,7 +66,6 @@ static void test_block_has_a_segment_of_its_own(void **state)
         {5 * MIB, 10 * MIB, ANY, 60 * MIB, ANY}, /* 30 are held, and 20 asked for */
         {5 * MIB, 6 * MIB, ANY, 60 * MIB - 1, ANY},
     };
-    struct env *env = *state;
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct call other = {.size = 20 * MIB};
@@ -88,7 +84,6 @@ static void test_block_has_a_segment_of_its_own(void **state)
             fail_msg("case %zu: %zu MiB", i, held / MIB);
     }
 }
-POOL_ROW(test_block_has_a_segment_of_its_own)
 
 /* A segment for two that the limit forbids hands nothing back, either. */
 POOL_CASE(test_segment_for_two_over_the_limit)
@@ -171,7 +166,7 @@ POOL_CASE(test_refused_segment_for_two_becomes_one_for_one)
 }
 
 /* A segment for two blocks comes only within the bound; else one for one does, and only that one is waited for. */
-static void test_segments_for_two_at_the_bound(void **state)
+POOL_CASE(test_segments_for_two_at_the_bound)
 {
     static const struct {
         int64_t over; /* with a segment for two, the bound */
@@ -183,7 +178,6 @@ static void test_segments_for_two_at_the_bound(void **state)
         {0, 60 * MIB, 10 * MIB, false, false}, /* which goes */
         {0, 60 * MIB, 6 * MIB, false, true},
     };
-    struct env *env = *state;
     const struct pool_config config = fake_config(env->fake);
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
@@ -205,10 +199,4 @@ static void test_segments_for_two_at_the_bound(void **state)
         assert_int_equal(stats_of(env->pool).bound, cases[i].waits);
     }
     env->fake->arriving = 0;
-}
-POOL_ROW(test_segments_for_two_at_the_bound)
-
-int main(void)
-{
-    return pool_cases_run("pairs");
 }

@@ -493,8 +493,3 @@ POOL_CASE(test_sizes_that_share_a_place_in_memory)
         }
     }
 }
-
-int main(void)
-{
-    return pool_cases_run("policy");
-}

@@ -89,7 +89,7 @@ static void block_find(void)
     assert_int_equal(pool_block_find(two.addr, &base, &size, &segment), -ENOENT);
 }
 
-static void test_calls_find_the_segment_gone(void **state)
+UNIT_CASE(test_calls_find_the_segment_gone)
 {
     void (*const calls[])(void) = {withdraw, disown, segment_find, block_find};
 
@@ -100,11 +100,4 @@ static void test_calls_find_the_segment_gone(void **state)
             calls[i]();
             see();
         }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls_find_the_segment_gone)};
-
-    return cmocka_run_group_tests_name("races", tests, NULL, NULL);
 }

@@ -107,37 +107,37 @@ static void run(size_t limit, size_t break_max, size_t excess_min, bool prompt, 
     alarm(0);
 }
 
-static void test_random_ops_match_model(void **state)
+UNIT_CASE(test_random_ops_match_model)
 {
     run(0, ANY, ANY, false, FAKE_SHUFFLED);
 }
 
-static void test_random_ops_prompt_match_model(void **state)
+UNIT_CASE(test_random_ops_prompt_match_model)
 {
     run(0, ANY, ANY, true, FAKE_DOWN);
 }
 
-static void test_random_ops_with_limit_match_model(void **state)
+UNIT_CASE(test_random_ops_with_limit_match_model)
 {
     run(256 * MIB, ANY, ANY, true, FAKE_UP);
 }
 
-static void test_random_ops_without_breaking_match_model(void **state)
+UNIT_CASE(test_random_ops_without_breaking_match_model)
 {
     run(0, 0, ANY, false, FAKE_UP);
 }
 
-static void test_random_ops_with_break_max_match_model(void **state)
+UNIT_CASE(test_random_ops_with_break_max_match_model)
 {
     run(0, 96 * MIB, ANY, false, FAKE_DOWN);
 }
 
-static void test_random_ops_without_excess_match_model(void **state)
+UNIT_CASE(test_random_ops_without_excess_match_model)
 {
     run(0, 32 * MIB, 0, false, FAKE_UP);
 }
 
-static void test_random_ops_with_little_excess_match_model(void **state)
+UNIT_CASE(test_random_ops_with_little_excess_match_model)
 {
     run(1024 * MIB, ANY, 16 * MIB, true, FAKE_SHUFFLED);
 }
@@ -162,7 +162,7 @@ static struct place place_of(struct fake *fake, int rc, uint64_t addr)
 #define RANKS 4
 #define LIVE  512
 
-static void test_random_ops_at_other_addresses_get_same_places(void **state)
+UNIT_CASE(test_random_ops_at_other_addresses_get_same_places)
 {
     static const enum fake_addresses addresses[RANKS] = {FAKE_UP, FAKE_DOWN, FAKE_SHUFFLED, FAKE_SHUFFLED};
     static uint64_t live[RANKS][LIVE];
@@ -218,20 +218,4 @@ static void test_random_ops_at_other_addresses_get_same_places(void **state)
         pool_destroy(ranks[r].pool);
         fake_delete(ranks[r].fake);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_ops_match_model),
-        cmocka_unit_test(test_random_ops_prompt_match_model),
-        cmocka_unit_test(test_random_ops_with_limit_match_model),
-        cmocka_unit_test(test_random_ops_without_breaking_match_model),
-        cmocka_unit_test(test_random_ops_with_break_max_match_model),
-        cmocka_unit_test(test_random_ops_without_excess_match_model),
-        cmocka_unit_test(test_random_ops_with_little_excess_match_model),
-        cmocka_unit_test(test_random_ops_at_other_addresses_get_same_places),
-    };
-
-    return cmocka_run_group_tests_name("random", tests, NULL, NULL);
 }

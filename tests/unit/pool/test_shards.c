@@ -36,6 +36,8 @@ static int teardown(void **state)
     return env_teardown(state);
 }
 
+#define SHARDS_CASE(name) CASE_WITH(name, setup, teardown)
+
 static struct env *env_plain(void **state)
 {
     struct env *env = *state;
@@ -52,7 +54,7 @@ static size_t carved(struct pool *pool, unsigned int place)
 
 /* Four threads that each have 256 slots, sizes from 256 B to 4 MiB: of the requests under 2 MiB, 13 of 14, few take a
  * lock that is not their magazine's. */
-static void test_random_sizes_take_no_common_lock(void **state)
+SHARDS_CASE(test_random_sizes_take_no_common_lock)
 {
     enum { THREADS = 4, SLOTS = 256 };
     static uint64_t slots[THREADS][SLOTS];
@@ -78,7 +80,7 @@ static void test_random_sizes_take_no_common_lock(void **state)
 }
 
 /* With one magazine in use it does not matter which: blocks lie where they would. */
-static void test_one_thread_gets_the_same_places_anywhere(void **state)
+SHARDS_CASE(test_one_thread_gets_the_same_places_anywhere)
 {
     enum { SLOTS = 64, OPS = 4000 };
     static size_t places_of[2][OPS];
@@ -107,7 +109,7 @@ static void test_one_thread_gets_the_same_places_anywhere(void **state)
 
 /* Before the pool grows, what is free in segments of another magazine serves, and if that is much the segment changes
  * its owner. */
-static void test_what_others_have_serves(void **state)
+SHARDS_CASE(test_what_others_have_serves)
 {
     static const struct {
         size_t live, requested; /* of a segment, and then by another thread */
@@ -148,7 +150,7 @@ static void test_what_others_have_serves(void **state)
 }
 
 /* A block that another thread has freed is handed out by its magazine, in every shard, and stays there whole. */
-static void test_what_another_one_freed_is_found_there(void **state)
+SHARDS_CASE(test_what_another_one_freed_is_found_there)
 {
     for (unsigned int i = 0; i < 9; i++) {
         struct env *env = env_plain(state); /* in which the other one has nothing */
@@ -162,7 +164,7 @@ static void test_what_another_one_freed_is_found_there(void **state)
 }
 
 /* The rest of a segment that has come from another magazine serves the next requests without a look at others. */
-static void test_the_rest_of_what_came_is_carved(void **state)
+SHARDS_CASE(test_the_rest_of_what_came_is_carved)
 {
     struct env *env = env_plain(state);
 
@@ -177,7 +179,7 @@ static void test_the_rest_of_what_came_is_carved(void **state)
 }
 
 /* A block that another thread has freed waits in its magazine, for every size, and joins before the pool grows. */
-static void test_what_another_thread_freed_joins(void **state)
+SHARDS_CASE(test_what_another_thread_freed_joins)
 {
     static const size_t sizes[] = {4 * KIB, 100 * KIB, 300 * KIB, UNIT / 2, 3 * MIB};
     struct env *env = env_plain(state);
@@ -202,7 +204,7 @@ static void test_what_another_thread_freed_joins(void **state)
 }
 
 /* Blocks above the close sizes join in their magazine as soon as a request for another such size comes. */
-static void test_sizes_between_join(void **state)
+SHARDS_CASE(test_sizes_between_join)
 {
     struct env *env = env_plain(state);
     uint64_t addr[5];
@@ -228,7 +230,7 @@ static size_t descriptors(struct pool *pool)
 }
 
 /* One thread splits, another one gets the segment and merges: descriptors come back to the first, for ever. */
-static void test_descriptors_go_round(void **state)
+SHARDS_CASE(test_descriptors_go_round)
 {
     enum { COUNT = 1000 };
     static uint64_t addr[COUNT];
@@ -250,22 +252,4 @@ static void test_descriptors_go_round(void **state)
     }
     assert_int_equal(env->fake->calls[FAKE_ALLOC], 1);
     assert_sound(env->pool, env->fake);
-}
-
-#define SHARDS_TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        SHARDS_TEST(test_random_sizes_take_no_common_lock),
-        SHARDS_TEST(test_one_thread_gets_the_same_places_anywhere),
-        SHARDS_TEST(test_what_others_have_serves),
-        SHARDS_TEST(test_what_another_one_freed_is_found_there),
-        SHARDS_TEST(test_the_rest_of_what_came_is_carved),
-        SHARDS_TEST(test_what_another_thread_freed_joins),
-        SHARDS_TEST(test_sizes_between_join),
-        SHARDS_TEST(test_descriptors_go_round),
-    };
-
-    return cmocka_run_group_tests_name("shards", tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@ static size_t hits_close_at_hand(const struct pool *pool)
 }
 
 /* A small block serves requests of about its size. */
-static void test_close_sizes_find_each_other(void **state)
+CASE_WITH(test_close_sizes_find_each_other, env_setup, env_teardown)
 {
     static const struct {
         size_t freed, requested;
@@ -56,7 +56,7 @@ static void test_close_sizes_find_each_other(void **state)
 }
 
 /* Sizes that never come again: most requests and frees take no lock but their magazine's. */
-ENV_CASE(test_random_sizes_are_close_at_hand)
+POOL_CASE(test_random_sizes_are_close_at_hand)
 {
     uint64_t addr[256] = {0}, seed = 1;
     size_t allocs = 0;
@@ -72,12 +72,11 @@ ENV_CASE(test_random_sizes_are_close_at_hand)
         *slot = *slot ? 0 : alloc(env->pool, octave + rng_below(&seed, octave));
     }
     assert_true(hits_close_at_hand(env->pool) > allocs / 3 * 2);
-    assert_sound(env->pool, env->fake);
 }
 
 /* Large ones of sizes that never come again join with the next request that takes the lock; until then nothing is lost,
  * and in the end nothing is asked for twice. */
-ENV_CASE(test_large_sizes_of_all_kinds)
+POOL_CASE(test_large_sizes_of_all_kinds)
 {
     enum { COUNT = 2 * CACHED_MAX };
     static uint64_t addr[COUNT];
@@ -99,7 +98,7 @@ ENV_CASE(test_large_sizes_of_all_kinds)
 }
 
 /* A large block that has just been freed serves the next large request, before a larger one is split. */
-ENV_CASE(test_large_ones_join_for_large_ones)
+POOL_CASE(test_large_ones_join_for_large_ones)
 {
     const uint64_t larger = alloc(env->pool, 32 * MIB), close = alloc(env->pool, 8 * MIB),
                    small = alloc(env->pool, 4 * KIB);
@@ -113,12 +112,11 @@ ENV_CASE(test_large_ones_join_for_large_ones)
     assert_int_equal(alloc(env->pool, 4 * KIB), small); /* which stays close at hand */
     assert_int_equal(hits_close_at_hand(env->pool), 1);
     assert_int_equal(alloc(env->pool, 7 * MIB), larger);
-    assert_sound(env->pool, env->fake);
 }
 
 /* Large sizes that share a list: none is taken for the other, and there is an end to those for which there is no list.
  */
-ENV_CASE(test_large_sizes_of_one_list)
+POOL_CASE(test_large_sizes_of_one_list)
 {
     enum { COUNT = STRAY_MAX + 8 };
     const struct magazine *own = &env->pool->magazines[magazine_index % MAGAZINES];
@@ -152,7 +150,7 @@ ENV_CASE(test_large_sizes_of_one_list)
 }
 
 /* A small block in what is free of a large segment: a large request does not take the rest as if it were not there. */
-ENV_CASE(test_small_ones_in_large_segments_join)
+POOL_CASE(test_small_ones_in_large_segments_join)
 {
     const uint64_t base = alloc(env->pool, 8 * MIB);
     uint64_t small, large;
@@ -167,11 +165,10 @@ ENV_CASE(test_small_ones_in_large_segments_join)
     release(small);
     release(large);
     assert_int_equal(alloc(env->pool, 8 * MIB), base);
-    assert_sound(env->pool, env->fake);
 }
 
 /* A magazine that is full makes place among the sizes that would not come again. */
-ENV_CASE(test_close_sizes_stay_when_a_magazine_is_full)
+POOL_CASE(test_close_sizes_stay_when_a_magazine_is_full)
 {
     enum { MAX = 512, CLOSE = 20, COUNT = MAX + 10 };
     const struct magazine *own = &env->pool->magazines[magazine_index % MAGAZINES];
@@ -198,7 +195,7 @@ ENV_CASE(test_close_sizes_stay_when_a_magazine_is_full)
 }
 
 /* Each list is used, by sizes that it is for, and those that share lists spread over them. */
-static void test_lists_of_all_sizes(void **state)
+UNIT_CASE(test_lists_of_all_sizes)
 {
     unsigned int count[LISTS] = {0}, list, again;
 
@@ -220,20 +217,4 @@ static void test_lists_of_all_sizes(void **state)
         if (list < HASH_LISTS)
             assert_in_range(count[list], share / POOL_GRANULE / 2, share / POOL_GRANULE * 2);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        POOL_TEST(test_close_sizes_find_each_other),
-        POOL_TEST(test_random_sizes_are_close_at_hand),
-        POOL_TEST(test_large_sizes_of_all_kinds),
-        POOL_TEST(test_large_ones_join_for_large_ones),
-        POOL_TEST(test_large_sizes_of_one_list),
-        POOL_TEST(test_small_ones_in_large_segments_join),
-        POOL_TEST(test_close_sizes_stay_when_a_magazine_is_full),
-        cmocka_unit_test(test_lists_of_all_sizes),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -202,7 +202,7 @@ static const struct {
              {exposed, BOOK}};
 
 /* Each on a pool of its own, which is left behind: nobody could destroy it. */
-static void test_each_verdict(void **state)
+UNIT_CASE(test_each_verdict)
 {
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct fake *fake = fake_new();
@@ -217,11 +217,4 @@ static void test_each_verdict(void **state)
             fail_msg("case %zu: \"%s\" in place of \"%s\"", i, text, cases[i].verdict);
     }
     assert_non_null(idle);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_each_verdict)};
-
-    return cmocka_run_group_tests_name("sound", tests, NULL, NULL);
 }

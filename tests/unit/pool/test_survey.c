@@ -25,14 +25,14 @@ static void assert_holes(struct pool *pool, uint64_t holes, uint64_t ranges, uin
     assert_int_equal(s.largest, largest);
 }
 
-ENV_CASE(test_survey_of_nothing)
+POOL_CASE(test_survey_of_nothing)
 {
     const struct pool_survey s = survey_of(env->pool);
 
     assert_int_equal(s.held + s.largest + s.ranges + s.segments, 0);
 }
 
-ENV_CASE(test_survey_of_a_small_block)
+POOL_CASE(test_survey_of_a_small_block)
 {
     uint64_t a = alloc(env->pool, 1000);
     struct pool_survey s = survey_of(env->pool);
@@ -47,7 +47,7 @@ ENV_CASE(test_survey_of_a_small_block)
     assert_holes(env->pool, 0, 0, 0, UNIT - 512);
 }
 
-ENV_CASE(test_survey_counts_holes_and_their_segments)
+POOL_CASE(test_survey_counts_holes_and_their_segments)
 {
     uint64_t a[16], b;
 
@@ -66,7 +66,7 @@ ENV_CASE(test_survey_counts_holes_and_their_segments)
     assert_holes(env->pool, 4 * (UNIT / 8), 3, 2, 3 * UNIT);
 }
 
-ENV_CASE(test_survey_of_what_is_kept_back)
+POOL_CASE(test_survey_of_what_is_kept_back)
 {
     const uint64_t a = alloc(env->pool, 4 * UNIT), b = alloc(env->pool, 2 * UNIT);
     struct pool_survey s;
@@ -85,7 +85,7 @@ ENV_CASE(test_survey_of_what_is_kept_back)
     assert_int_equal(s.largest, 4 * UNIT);
 }
 
-ENV_CASE(test_survey_of_what_is_withdrawn)
+POOL_CASE(test_survey_of_what_is_withdrawn)
 {
     const uint64_t a = alloc(env->pool, UNIT / 4), b = alloc(env->pool, UNIT / 4), c = alloc(env->pool, UNIT / 4);
     struct pool_survey s;
@@ -101,7 +101,7 @@ ENV_CASE(test_survey_of_what_is_withdrawn)
     assert_int_equal(survey_of(env->pool).held, 0);
 }
 
-ENV_CASE(test_survey_while_memory_is_leaving)
+POOL_CASE(test_survey_while_memory_is_leaving)
 {
     struct call trim = {.pool = env->pool, .why = "test"};
     struct pool_survey s;
@@ -117,7 +117,7 @@ ENV_CASE(test_survey_while_memory_is_leaving)
 }
 
 /* The parts add up to the whole after every sequence. */
-ENV_CASE(test_survey_adds_up_at_random)
+POOL_CASE(test_survey_adds_up_at_random)
 {
     uint64_t live[64] = {0}, seed = 7;
 
@@ -133,19 +133,4 @@ ENV_CASE(test_survey_adds_up_at_random)
         survey_of(env->pool);
     }
     env->fake->order_rc = 0;
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        POOL_TEST(test_survey_of_nothing),
-        POOL_TEST(test_survey_of_a_small_block),
-        POOL_TEST(test_survey_counts_holes_and_their_segments),
-        POOL_TEST(test_survey_of_what_is_kept_back),
-        POOL_TEST(test_survey_of_what_is_withdrawn),
-        POOL_TEST(test_survey_while_memory_is_leaving),
-        POOL_TEST(test_survey_adds_up_at_random),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

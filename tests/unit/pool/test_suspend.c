@@ -346,8 +346,3 @@ POOL_CASE(test_suspended_at_random)
     assert_at_rest(env->pool, env->fake);
     assert_int_equal(env->fake->in_use, 0);
 }
-
-int main(void)
-{
-    return pool_cases_run("suspend");
-}

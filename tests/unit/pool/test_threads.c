@@ -288,17 +288,17 @@ static void run(bool prompt, size_t capacity)
     alarm(0);
 }
 
-static void test_threads_with_plenty_share_no_block(void **state)
+UNIT_CASE(test_threads_with_plenty_share_no_block)
 {
     run(false, 4 * 1024 * MIB);
 }
 
-static void test_threads_prompt_share_no_block(void **state)
+UNIT_CASE(test_threads_prompt_share_no_block)
 {
     run(true, 4 * 1024 * MIB);
 }
 
-static void test_threads_short_of_memory_share_no_block(void **state)
+UNIT_CASE(test_threads_short_of_memory_share_no_block)
 {
     run(true, 192 * MIB);
 }
@@ -323,7 +323,7 @@ static void *free_contested(void *arg)
     return NULL;
 }
 
-ENV_CASE(test_threads_freeing_same_block_succeed_once)
+POOL_CASE(test_threads_freeing_same_block_succeed_once)
 {
     unsigned int bad = 0, round = 0;
     pthread_t thread;
@@ -361,7 +361,7 @@ static void *withdraw_contested(void *arg)
     return NULL;
 }
 
-ENV_CASE(test_threads_withdrawing_while_freeing_gives_back)
+POOL_CASE(test_threads_withdrawing_while_freeing_gives_back)
 {
     const uint64_t keeper = alloc(env->pool, 64 * KIB); /* its segment is the one that stays */
     unsigned int bad = 0, left = 0, round = 0;
@@ -390,14 +390,7 @@ ENV_CASE(test_threads_withdrawing_while_freeing_gives_back)
 int main(void)
 {
     const char *ops = getenv("CUPOOL_TEST_OPS");
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads_with_plenty_share_no_block),
-        cmocka_unit_test(test_threads_prompt_share_no_block),
-        cmocka_unit_test(test_threads_short_of_memory_share_no_block),
-        POOL_TEST(test_threads_freeing_same_block_succeed_once),
-        POOL_TEST(test_threads_withdrawing_while_freeing_gives_back),
-    };
 
     steps = ops ? strtoul(ops, NULL, 0) : 20000;
-    return cmocka_run_group_tests_name("threads", tests, NULL, NULL);
+    return cases_run();
 }

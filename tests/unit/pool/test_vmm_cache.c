@@ -4,18 +4,11 @@
  *
  * Not here: access, and memory that goes back (test_vmm_trim.c); long random programs (test_vmm_random.c).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "cases.h"
 #include "vmm_unit.h"
 
-static void test_same_again(void **state)
+CASE(test_same_again)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT), b;
     unsigned int made;
 
@@ -39,9 +32,8 @@ static void test_same_again(void **state)
 }
 
 /* In every order that gives all of it up, and takes it. */
-static void test_orders(void **state)
+CASE(test_orders)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT), b = {.size = UNIT};
     const unsigned int made = calls(side);
 
@@ -62,9 +54,8 @@ static void test_orders(void **state)
     give(side, &a);
 }
 
-static void test_other_kinds(void **state)
+CASE(test_other_kinds)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT), b = {.size = UNIT};
 
     give(side, &a);
@@ -90,9 +81,8 @@ static void test_other_kinds(void **state)
 
 /* Without the addresses, the memory goes back: the program keeps them, and others may have the memory (vLLM's sleep
  * mode). */
-static void test_addresses_are_kept(void **state)
+CASE(test_addresses_are_kept)
 {
-    struct side *side = *state;
     struct buffer b[3];
 
     for (int i = 0; i < 3; i++)
@@ -118,9 +108,8 @@ static void test_addresses_are_kept(void **state)
     assert_int_equal(vmm_cache_kept(side->cache, 0), 3 * UNIT);
 }
 
-static void test_not_yet_partial(void **state)
+CASE(test_not_yet_partial)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT);
 
     side->now = 100;
@@ -142,9 +131,8 @@ static void test_not_yet_partial(void **state)
 }
 
 /* Physical memory that is mapped again where it was keeps its contents, and has no access before it is given. */
-static void test_mapped_again(void **state)
+CASE(test_mapped_again)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT);
     int contents = 0;
 
@@ -160,9 +148,8 @@ static void test_mapped_again(void **state)
     give(side, &a);
 }
 
-static void test_retained(void **state)
+CASE(test_retained)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT);
     uint64_t again;
 
@@ -185,9 +172,8 @@ static void test_retained(void **state)
 }
 
 /* Natively these fail. */
-static void test_given_up(void **state)
+CASE(test_given_up)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT);
     uint64_t other;
 
@@ -226,9 +212,8 @@ static void test_given_up(void **state)
     assert_int_equal(side_map(side, a.addr, UNIT, 0, a.handle), BAD);
 }
 
-static void test_twice_and_in_part(void **state)
+CASE(test_twice_and_in_part)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT);
     uint64_t other, large;
 
@@ -254,9 +239,8 @@ static void test_twice_and_in_part(void **state)
 }
 
 /* Memory that others may hold is not kept. */
-static void test_shared(void **state)
+CASE(test_shared)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT);
 
     vmm_cache_forget_handle(side->cache, a.handle);
@@ -273,15 +257,4 @@ static void test_shared(void **state)
     OK(side_unmap(side, a.addr, UNIT));
     assert_int_equal(side->driver->taken, 0);
     OK(side_unreserve(side, a.addr, UNIT));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(test_same_again),        TEST(test_orders),       TEST(test_other_kinds), TEST(test_addresses_are_kept),
-        TEST(test_not_yet_partial),   TEST(test_mapped_again), TEST(test_retained),    TEST(test_given_up),
-        TEST(test_twice_and_in_part), TEST(test_shared),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,12 +8,7 @@
  *
  * CUPOOL_TEST_SEED and CUPOOL_TEST_OPS in the environment choose other sequences and lengths.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "cases.h"
 
 #include <sched.h>
 #include <stdatomic.h>
@@ -327,7 +322,7 @@ static void step(struct pair *p)
     assert_int_equal(side_taken(p->sides[NATIVE]), side_taken(p->sides[CACHED]));
 }
 
-static void test_as_natively(void **state)
+UNIT_CASE(test_as_natively)
 {
     const uint64_t seeds = env_number("CUPOOL_TEST_SEED", 0) ? 1 : 40, ops = env_number("CUPOOL_TEST_OPS", 20000);
     uint64_t hits = 0, settled = 0;
@@ -406,7 +401,7 @@ static void *taker(void *arg)
     return arg;
 }
 
-static void test_threads(void **state)
+UNIT_CASE(test_threads)
 {
     pthread_t threads[THREADS], beside;
 
@@ -424,14 +419,4 @@ static void test_threads(void **state)
     assert_false(atomic_load(&shared.wrong));
     assert_int_equal(shared.side->driver->taken, 0);
     side_free(shared.side);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_as_natively),
-        cmocka_unit_test(test_threads),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

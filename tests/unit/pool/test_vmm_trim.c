@@ -4,20 +4,14 @@
  */
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "clock.h"
 #include "vmm_unit.h"
 
-static void test_access(void **state)
+CASE(test_access)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT), b;
 
     OK(side_access(side, a.addr, UNIT, 1, 3));
@@ -36,9 +30,8 @@ static void test_access(void **state)
 }
 
 /* A buffer whose access is not known, or is not of all of it, is kept no more. */
-static void test_access_unknown(void **state)
+CASE(test_access_unknown)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT);
 
     side->driver->refuses = ACCESS;
@@ -56,9 +49,8 @@ static void test_access_unknown(void **state)
     assert_int_equal(side->driver->taken, 0);
 }
 
-static void test_bound(void **state)
+CASE(test_bound)
 {
-    struct side *side = *state;
     struct buffer b[100];
 
     for (int i = 0; i < 100; i++)
@@ -77,9 +69,8 @@ static void test_bound(void **state)
         give(side, &b[i]);
 }
 
-static void test_decay(void **state)
+CASE(test_decay)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT), b = take(side, UNIT);
 
     side->now = 10;
@@ -95,9 +86,8 @@ static void test_decay(void **state)
 }
 
 /* Somebody is told in time who gives memory back later, although the program keeps the addresses. */
-static void test_begins(void **state)
+CASE(test_begins)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT);
 
     assert_int_equal(side->begun, 0);
@@ -154,7 +144,7 @@ static void *gives_back(void *arg)
 }
 
 /* To wait for what is going back is to wait for what began before, not until nothing goes back any more. */
-static void test_waits_for_what_began_before(void **state)
+CASE_WITH(test_waits_for_what_began_before, setup, teardown)
 {
     struct vmm_cache *cache;
     pthread_t thread[16];
@@ -194,7 +184,7 @@ static void *settles(void *arg)
 }
 
 /* A range that is forgotten while a thread waits for the memory that it has mapped there is not known any more. */
-static void test_a_range_goes_while_its_memory_is_waited_for(void **state)
+UNIT_CASE(test_a_range_goes_while_its_memory_is_waited_for)
 {
     static const struct vmm_ops ops = {.unmap = unmap_beside,
                                        .release = nap_release,
@@ -222,9 +212,8 @@ static void test_a_range_goes_while_its_memory_is_waited_for(void **state)
 }
 
 /* A thread has got a part of a buffer when its memory goes: the rest comes from the driver. */
-static void test_trimmed_while_forming(void **state)
+CASE(test_trimmed_while_forming)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT), b = {.size = UNIT};
 
     give(side, &a);
@@ -242,10 +231,8 @@ static void test_trimmed_while_forming(void **state)
 }
 
 /* The driver refuses what was deferred: the program's later calls work as far as they can. */
-static void test_refused(void **state)
+CASE(test_refused)
 {
-    struct side *side = *state;
-
     for (enum fake_call call = UNMAP; call <= UNRESERVE; call++) {
         struct buffer a = take(side, UNIT);
         const uint64_t taken = side->driver->taken;
@@ -261,9 +248,8 @@ static void test_refused(void **state)
     }
 }
 
-static void test_captures(void **state)
+CASE(test_captures)
 {
-    struct side *side = *state;
     struct buffer a = take(side, UNIT), b;
 
     give(side, &a);
@@ -286,22 +272,4 @@ static void test_captures(void **state)
     OK(side_release(side, b.handle));
     assert_int_equal(side->driver->taken, 0);
     OK(side_unreserve(side, b.addr, UNIT));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(test_access),
-        TEST(test_access_unknown),
-        TEST(test_bound),
-        TEST(test_decay),
-        TEST(test_trimmed_while_forming),
-        cmocka_unit_test(test_a_range_goes_while_its_memory_is_waited_for),
-        TEST(test_refused),
-        TEST(test_captures),
-        TEST(test_begins),
-        TEST(test_waits_for_what_began_before),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

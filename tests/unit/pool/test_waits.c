@@ -154,15 +154,14 @@ static void play(void)
     env_pool(stage, &config); /* ops goes */
 }
 
-static void test_what_another_thread_gives_back_is_waited_for(void **state)
+POOL_CASE(test_what_another_thread_gives_back_is_waited_for)
 {
-    stage = *state;
+    stage = env;
     for (size_t i = 0; i < sizeof(scenes) / sizeof(*scenes); i++) {
         scene = &scenes[i];
         play();
     }
 }
-POOL_ROW(test_what_another_thread_gives_back_is_waited_for)
 
 static int alloc_freezes(void *arg, unsigned int kind, size_t size, uint64_t *ret_addr)
 {
@@ -174,13 +173,13 @@ static int alloc_freezes(void *arg, unsigned int kind, size_t size, uint64_t *re
 }
 
 /* A capture that begins meanwhile ends the wait: nothing can be given back then. */
-static void test_frozen_pool_waits_for_nobody(void **state)
+POOL_CASE(test_frozen_pool_waits_for_nobody)
 {
     struct pool_config config;
     struct pool_backend_ops ops;
     uint64_t addr;
 
-    stage = *state;
+    stage = env;
     config = fake_config(stage->fake);
     backend = config.backend;
     ops = *backend;
@@ -195,7 +194,6 @@ static void test_frozen_pool_waits_for_nobody(void **state)
     config.backend = backend;
     env_pool(stage, &config); /* ops goes */
 }
-POOL_ROW(test_frozen_pool_waits_for_nobody)
 
 /* A signal handler may have interrupted the holder of a lock: the numbers are there after a while, and the lock is
  * still his. */
@@ -349,9 +347,4 @@ POOL_CASE(test_durations)
     config.observer = NULL;
     config.backend = backend;
     env_pool(env, &config); /* ops goes */
-}
-
-int main(void)
-{
-    return pool_cases_run("waits");
 }

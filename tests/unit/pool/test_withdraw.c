@@ -77,7 +77,6 @@ POOL_CASE(test_withdrawn_segment_serves_no_more_after_refusal)
     assert_int_equal(pool_alloc(env->pool, 512, &addr), -ENOMEM);
     assert_int_equal(pool_alloc(env->pool, 8 * MIB, &addr), -ENOMEM);
     assert_int_equal(addr, 42);
-    assert_sound(env->pool, env->fake);
 }
 
 POOL_CASE(test_withdrawn_idle_segment_serves_no_more_and_goes)
@@ -178,11 +177,9 @@ POOL_CASE(test_withdraw_twice_is_withdraw_once)
 
 POOL_CASE(test_withdraw_of_broken_segment_returns_its_budget)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t whole[3], parts[2];
 
-    config.break_max = BREAK_ONCE(8 * MIB);
-    env_pool(env, &config);
+    ENV_WITH(env, break_max = BREAK_ONCE(8 * MIB));
     halve(env, 16 * MIB, parts);
     for (size_t i = 0; i < 3; i++)
         whole[i] = alloc(env->pool, 16 * MIB);
@@ -206,12 +203,10 @@ POOL_CASE(test_withdraw_of_broken_segment_returns_its_budget)
 /* Of what is not broken into there is nothing to return. */
 POOL_CASE(test_withdraw_of_other_segments_leaves_budget_alone)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t whole[4];
     unsigned int born;
 
-    config.break_max = BREAK_ONCE(8 * MIB);
-    env_pool(env, &config);
+    ENV_WITH(env, break_max = BREAK_ONCE(8 * MIB));
     for (size_t i = 0; i < 4; i++)
         whole[i] = alloc(env->pool, 16 * MIB);
     withdraw(whole[0]);              /* in use */
@@ -350,7 +345,6 @@ POOL_CASE(test_withdrawn_while_frozen_stays_until_thaw)
     env->fake->frozen = false;
     release(other);
     assert_int_equal(env->fake->in_use, UNIT);
-    assert_sound(env->pool, env->fake);
 }
 
 /* --- together with the rest */
@@ -375,11 +369,9 @@ POOL_CASE(test_withdrawn_in_use_is_left_by_trim_and_decay)
 
 POOL_CASE(test_withdrawn_over_limit_is_given_back)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t a, refused = 42;
 
-    config.limit = 16 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, limit = 16 * MIB);
     a = alloc(env->pool, 8 * MIB);
     alloc(env->pool, 2 * MIB);
     withdraw(a);
@@ -492,9 +484,4 @@ POOL_CASE(test_segment_find_of_nothing_in_use_returns_enoent)
     expect_no_segment(addr);
     pool_trim(env->pool, "test");
     expect_no_segment(addr); /* gone */
-}
-
-int main(void)
-{
-    return pool_cases_run("withdraw");
 }

@@ -131,10 +131,7 @@ POOL_CASE(test_yield_ages_nothing)
 /* Deferred blocks are ordered if nothing waits for that, on the device either. */
 POOL_CASE(test_yield_of_deferred_blocks)
 {
-    struct pool_config config = fake_config(env->fake);
-
-    config.deferred_min = 32 * MIB;
-    env_pool(env, &config);
+    ENV_WITH(env, deferred_min = 32 * MIB);
     release(alloc(env->pool, 8 * MIB));
     assert_int_equal(pool_yield(env->pool, "neighbour"), 0);
     assert_int_equal(env->fake->waits, 0);
@@ -160,9 +157,4 @@ POOL_CASE(test_yield_while_frozen)
         env->fake->fault = NULL; /* the fake takes nothing while it is frozen */
         env->fake->frozen = false;
     }
-}
-
-int main(void)
-{
-    return pool_cases_run("yield");
 }

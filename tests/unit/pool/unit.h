@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unit.h - what the unit tests of the pool share: cmocka's includes, a fake driver with pools, threads. */
+/* unit.h - what the unit tests of the pool share: a fake driver with pools, threads. */
 #ifndef CUPOOL_TESTS_UNIT_H
 #define CUPOOL_TESTS_UNIT_H
 
-/* cmocka 1.1 wants these first. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "cases.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -118,6 +112,14 @@ static inline void env_pool(struct env *env, const struct pool_config *config)
     env->pool = pool_new(config);
 }
 
+/* The same, with one member of the config set: ENV_WITH(env, limit = 10 * MIB). */
+#define ENV_WITH(env, member)                                                                                          \
+    do {                                                                                                               \
+        struct pool_config config_ = fake_config((env)->fake);                                                         \
+        config_.member;                                                                                                \
+        env_pool(env, &config_);                                                                                       \
+    } while (0)
+
 static inline int env_teardown(void **state)
 {
     struct env *env = *state;
@@ -207,41 +209,14 @@ static inline void meet(struct meeting *meeting, unsigned int threads, unsigned 
             sched_yield();
 }
 
-#define POOL_TEST(function) cmocka_unit_test_setup_teardown(function, env_setup, env_teardown)
-
 /* A test on an env of its own, which it calls env. */
-#define ENV_CASE(name)                                                                                                 \
+#define ENV_CASE(name, setup, teardown)                                                                                \
     static void name##_on(struct env *env);                                                                            \
-    static void name(void **state)                                                                                     \
+    CASE_WITH(name, setup, teardown)                                                                                   \
     {                                                                                                                  \
         name##_on(*state);                                                                                             \
     }                                                                                                                  \
     static void name##_on(struct env *env)
-
-/* Puts a test into a section of the program, which pool_cases_run goes through: no list can forget it. */
-#define POOL_ROW(name)                                                                                                 \
-    static void name(void **state);                                                                                    \
-    static const struct CMUnitTest name##_row = POOL_TEST(name);                                                       \
-    static const struct CMUnitTest *const name##_place __attribute__((used, section("pool_cases"))) = &name##_row;
-
-#define POOL_CASE(name)                                                                                                \
-    POOL_ROW(name)                                                                                                     \
-    ENV_CASE(name)
-
-#define POOL_CASES_MAX 64
-
-extern const struct CMUnitTest *const __start_pool_cases[] __attribute__((weak));
-extern const struct CMUnitTest *const __stop_pool_cases[] __attribute__((weak));
-
-static inline int pool_cases_run(const char *group)
-{
-    struct CMUnitTest tests[POOL_CASES_MAX];
-    const size_t n = ((uintptr_t)__stop_pool_cases - (uintptr_t)__start_pool_cases) / sizeof(void *);
-
-    assert(n > 0 && n <= POOL_CASES_MAX);
-    for (size_t i = 0; i < n; i++)
-        tests[i] = *__start_pool_cases[i];
-    return _cmocka_run_group_tests(group, tests, n, NULL, NULL);
-}
+#define POOL_CASE(name) ENV_CASE(name, env_setup, env_teardown)
 
 #endif

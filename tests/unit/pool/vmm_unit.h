@@ -68,6 +68,13 @@ static inline int teardown(void **state)
     return 0;
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+/* A test with a side of its own. */
+#define CASE(name)                                                                                                     \
+    static void name##_of(struct side *side);                                                                          \
+    CASE_WITH(name, setup, teardown)                                                                                   \
+    {                                                                                                                  \
+        name##_of(*state);                                                                                             \
+    }                                                                                                                  \
+    static void name##_of(struct side *side)
 
 #endif

@@ -2,9 +2,9 @@
 /* isolated.c - see isolated.h. */
 #include "isolated.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +14,11 @@
 
 /* No test takes that long: a deadlock, then. */
 #define DEADLOCK_SECONDS 60
+#define CASES_MAX        64
+
+/* The section's ends, which the linker defines where there is one. */
+extern const struct isolated *const __start_isolated_cases[] __attribute__((weak));
+extern const struct isolated *const __stop_isolated_cases[] __attribute__((weak));
 
 static void environment_set(const char *words)
 {
@@ -78,6 +83,41 @@ int isolated_run(const struct isolated *tests, size_t count, const char *filter)
     for (size_t i = 0; i < count; i++)
         if (!filter || strstr(tests[i].name, filter))
             failed |= !passes(&tests[i]);
+    return failed;
+}
+
+static bool fails_some_row(struct isolated test, const char *filter)
+{
+    bool failed = false;
+
+    for (size_t i = 0; i < test.count; i++) {
+        test.row = test.rows ? (const char *)test.rows + i * test.size : (const void *)i;
+        if (test.own && test.row)
+            memcpy(&test.environment, (const char *)test.row + test.environment_at, sizeof(test.environment));
+        if (isolated_run(&test, 1, filter)) {
+            printf("FAILED: row %zu\n", i);
+            failed = true;
+        }
+    }
+    return failed;
+}
+
+static int by_line(const void *a, const void *b)
+{
+    return (*(const struct isolated *const *)a)->line - (*(const struct isolated *const *)b)->line;
+}
+
+int isolated_run_all(const char *filter)
+{
+    const struct isolated *tests[CASES_MAX];
+    const size_t n = ((uintptr_t)__stop_isolated_cases - (uintptr_t)__start_isolated_cases) / sizeof(void *);
+    bool failed = false;
+
+    assert(n > 0 && n <= CASES_MAX);
+    memcpy(tests, __start_isolated_cases, n * sizeof(void *));
+    qsort(tests, n, sizeof(void *), by_line);
+    for (size_t i = 0; i < n; i++)
+        failed |= tests[i]->count ? fails_some_row(*tests[i], filter) : isolated_run(tests[i], 1, filter);
     return failed;
 }
 

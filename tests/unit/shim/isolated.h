@@ -18,18 +18,53 @@
 
 #include <cmocka.h>
 
+#include <stdbool.h>
+
 struct isolated {
     const char *name;
     void (*test)(void **state);
     const char *environment; /* "NAME=value NAME=value"; NULL: none */
     const void *row;         /* *state of the test */
+    /* count > 0: a test for each row of a table, to which *state points; without one, for each number from 0. */
+    const void *rows;
+    size_t count, size;
+    bool own; /* each row has an environment of its own, there: */
+    size_t environment_at;
+    int line; /* tests run in this order */
 };
 
-#define ISOLATED(function) .name = #function, .test = function
-#define COUNT(array)       (sizeof(array) / sizeof((array)[0]))
+/* The head of a test function; the rest are members of struct isolated. A test registers itself: no list can forget
+ * it, and isolated_main.c runs those of the program, unless the program has a main of its own. */
+#define ISOLATED_CASE(function, ...)                                                                                   \
+    static void function(void **state);                                                                                \
+    ISOLATED_ADD(function, function##_case, __VA_ARGS__)                                                               \
+    static void function(void **state)
+/* The same for a function that is called with the context that the file's ready() makes. */
+#define READY_CASE(function, ...)                                                                                      \
+    static void function##_with(struct context *context);                                                              \
+    ISOLATED_CASE(function, __VA_ARGS__)                                                                               \
+    {                                                                                                                  \
+        function##_with(ready());                                                                                      \
+    }                                                                                                                  \
+    static void function##_with(struct context *context)
+/* For each row of a table; OWN: whose member environment is the test's. */
+#define ISOLATED_TABLE(table)               .rows = (table), .count = COUNT(table), .size = sizeof((table)[0])
+#define ISOLATED_ROWS(function, table, ...) ISOLATED_CASE(function, ISOLATED_TABLE(table), __VA_ARGS__)
+#define ISOLATED_OWN(function, table)                                                                                  \
+    ISOLATED_ROWS(function, table, .own = true, .environment_at = offsetof(__typeof__((table)[0]), environment))
+/* The test once more, with other members. name: of this. */
+#define ISOLATED_AGAIN(function, name, ...) ISOLATED_ADD(function, function##_##name, __VA_ARGS__)
+
+#define ISOLATED_ADD(function, id, ...)                                                                                \
+    static const struct isolated id = {.name = #function, .test = function, .line = __LINE__, __VA_ARGS__};            \
+    static const struct isolated *const id##_place __attribute__((used, section("isolated_cases"))) = &id;
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* Run the tests whose name contains filter (NULL: all). Prints those that fail. 1: there are any; 0: none. */
 int isolated_run(const struct isolated *tests, size_t count, const char *filter);
+/* All that have registered themselves. */
+int isolated_run_all(const char *filter);
 
 /* Run function in a thread of its own and wait for it. */
 void elsewhere(void *(*function)(void *), void *arg);

@@ -18,7 +18,7 @@
 static const struct file_kind kind = {"trace", "{\"cupool\":", "exists, and is no trace"};
 
 /* From this descriptor on all are closed. */
-static void test_closed(void **state)
+ISOLATED_CASE(test_closed, .row = (const void *)0)
 {
     char folder[] = "/tmp/cupool-test-XXXXXX", path[64], name[64];
     int fd;
@@ -37,6 +37,8 @@ static void test_closed(void **state)
         assert_int_equal(fcntl(i, F_GETFD), -1); /* none of these numbers is taken */
     assert_int_equal(unlink(path) | rmdir(folder), 0);
 }
+ISOLATED_AGAIN(test_closed, output, .row = (const void *)1)
+ISOLATED_AGAIN(test_closed, third, .row = (const void *)3)
 
 static void put(const char *path, const char *data)
 {
@@ -59,7 +61,7 @@ static void assert_holds(const char *path, const char *data)
 }
 
 /* Files of earlier runs get the first free number, also where the file system cannot rename without replacing. */
-static void test_earlier_runs(void **state)
+ISOLATED_CASE(test_earlier_runs, .row = (const void *)0)
 {
     char folder[] = "/tmp/cupool-test-XXXXXX", path[64], first[64], second[64], name[64];
     int fd;
@@ -81,6 +83,8 @@ static void test_earlier_runs(void **state)
     assert_holds(second, "{\"cupool\": last");
     assert_int_equal(unlink(path) | unlink(first) | unlink(second) | rmdir(folder), 0);
 }
+ISOLATED_AGAIN(test_earlier_runs, invalid, .row = (const void *)EINVAL)
+ISOLATED_AGAIN(test_earlier_runs, missing, .row = (const void *)ENOSYS)
 
 /* Old bytes of the stack are no answer. */
 static __attribute__((noinline)) void stack_fill(void)
@@ -91,7 +95,7 @@ static __attribute__((noinline)) void stack_fill(void)
         text[i] = 0x41;
 }
 
-static void test_unknown_caller(void **state)
+ISOLATED_CASE(test_unknown_caller)
 {
     void *const code = calloc(1, 64);
 
@@ -100,17 +104,4 @@ static void test_unknown_caller(void **state)
     stack_fill();
     assert_int_equal(caller_of(NULL), CALLER_PROGRAM);
     free(code);
-}
-
-int main(int argc, char **argv)
-{
-    const struct isolated tests[] = {{ISOLATED(test_closed), .row = (const void *)0},
-                                     {ISOLATED(test_closed), .row = (const void *)1},
-                                     {ISOLATED(test_closed), .row = (const void *)3},
-                                     {ISOLATED(test_earlier_runs), .row = (const void *)0},
-                                     {ISOLATED(test_earlier_runs), .row = (const void *)EINVAL},
-                                     {ISOLATED(test_earlier_runs), .row = (const void *)ENOSYS},
-                                     {ISOLATED(test_unknown_caller)}};
-
-    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
 }

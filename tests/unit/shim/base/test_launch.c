@@ -141,7 +141,7 @@ static int detect(const char *expected)
     return status != 0;
 }
 
-static void test_rank(void **state)
+ISOLATED_OWN(test_rank, rows)
 {
     const struct row *row = *state;
     char parents[256];
@@ -150,7 +150,7 @@ static void test_rank(void **state)
     assert_int_equal(nest(parents, row->expected), 0);
 }
 
-static void test_names(void **state)
+ISOLATED_CASE(test_names)
 {
     struct launch launch;
     char host[256] = "", path[PATH_MAX] = "";
@@ -164,7 +164,7 @@ static void test_names(void **state)
 }
 
 /* Names that are long, odd or not to be had. */
-static void test_odd_names(void **state)
+ISOLATED_CASE(test_odd_names)
 {
     static char longest[2001];
     struct launch launch;
@@ -196,7 +196,7 @@ static void test_odd_names(void **state)
 }
 
 /* With several launchers it looks into files, and leaves none open. */
-static void test_files_closed(void **state)
+ISOLATED_CASE(test_files_closed, .environment = TORCH " " SLURM)
 {
     struct launch launch;
     const int before = dup(STDIN_FILENO);
@@ -209,7 +209,7 @@ static void test_files_closed(void **state)
     close(after);
 }
 
-static void test_expand(void **state)
+ISOLATED_CASE(test_expand)
 {
     const struct launch launch = {.rank = 5, .local_rank = -1, .host = "node", .exe = "app"};
     char pid[32], text[64];
@@ -250,16 +250,7 @@ static void test_expand(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct isolated tests[] = {{ISOLATED(test_names)},
-                                     {ISOLATED(test_odd_names)},
-                                     {ISOLATED(test_files_closed), .environment = TORCH " " SLURM},
-                                     {ISOLATED(test_expand)}};
-    struct isolated ranks[COUNT(rows)];
-
     if (argc > 2 && strcmp(argv[1], "--detect") == 0)
         return detect(argv[2]);
-    for (size_t i = 0; i < COUNT(rows); i++)
-        ranks[i] = (struct isolated){ISOLATED(test_rank), .environment = rows[i].environment, .row = &rows[i]};
-    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL) +
-           isolated_run(ranks, COUNT(ranks), argc > 1 ? argv[1] : NULL);
+    return isolated_run_all(argc > 1 ? argv[1] : NULL);
 }

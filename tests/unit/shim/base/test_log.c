@@ -27,7 +27,7 @@ static const struct row {
     {true, 1000, "\n", 52, 1600}, {true, 1000, "xy", 1, 1600},
 };
 
-static void test_rows(void **state)
+ISOLATED_ROWS(test_rows, rows)
 {
     const struct row *row = *state;
     void (*const log)(enum conf_log_level level, const char *format, ...) = row->lines ? log_lines : __real_log_write;
@@ -63,13 +63,4 @@ static void test_rows(void **state)
                                             : strlen(line) > strlen(head));
     }
     assert_true(said == row->said || (row->said > 51 && said > row->said));
-}
-
-int main(int argc, char **argv)
-{
-    struct isolated tests[COUNT(rows)];
-
-    for (size_t i = 0; i < COUNT(rows); i++)
-        tests[i] = (struct isolated){ISOLATED(test_rows), .row = &rows[i]};
-    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
 }

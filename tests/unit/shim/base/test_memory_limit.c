@@ -51,7 +51,7 @@ static void put(const char *root, const char *name, const char *data)
     assert_int_equal(fclose(file), 0);
 }
 
-static void test_limit(void **state)
+ISOLATED_ROWS(test_limit, rows)
 {
     const struct row *row = *state;
     const uint64_t whole = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -89,21 +89,9 @@ static const struct ranks {
     {"LOCAL_WORLD_SIZE=2147483648", 1},
 };
 
-static void test_ranks(void **state)
+ISOLATED_OWN(test_ranks, ranks)
 {
     const struct ranks *row = *state;
 
     assert_int_equal(machine_ranks(), row->expected);
-}
-
-int main(int argc, char **argv)
-{
-    struct isolated tests[COUNT(rows) + COUNT(ranks)];
-    size_t n = 0;
-
-    for (size_t i = 0; i < COUNT(rows); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_limit), .row = &rows[i]};
-    for (size_t i = 0; i < COUNT(ranks); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_ranks), .environment = ranks[i].environment, .row = &ranks[i]};
-    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

@@ -223,7 +223,7 @@ static const struct value {
     {"TRACE_FILE", "anything |,%", 0},
 };
 
-static void test_values(void **state)
+ISOLATED_CASE(test_values)
 {
     for (size_t i = 0; i < COUNT(values); i++) {
         const struct conf_row *row = row_of(values[i].setting);
@@ -236,7 +236,7 @@ static void test_values(void **state)
 }
 
 /* The text that is in force has to find room. */
-static void test_length(void **state)
+ISOLATED_CASE(test_length)
 {
     char text[CONF_TEXT_MAX + 1];
     uint64_t number;
@@ -249,7 +249,7 @@ static void test_length(void **state)
     assert_int_equal(number, 0);
 }
 
-static void test_no_type(void **state)
+ISOLATED_CASE(test_no_type)
 {
     const struct conf_row row = {"NONE", (enum conf_type)99, "", "", ""};
     uint64_t number;
@@ -259,7 +259,7 @@ static void test_no_type(void **state)
 
 /* --- the environment --- */
 
-static void test_defaults(void **state)
+ISOLATED_CASE(test_defaults)
 {
     static const uint64_t numbers[] = {1,
                                        FREE_AUTO,
@@ -297,7 +297,9 @@ static void test_defaults(void **state)
     assert_ptr_equal(conf_value_get(conf_count - 1), &conf_get()->rank);
 }
 
-static void test_taken(void **state)
+ISOLATED_CASE(
+    test_taken,
+    .environment = "CUPOOL_FREE=STRICT CUPOOL_LIMIT=5X CUPOOL_TRACE_FILE=a=b CUPOOL_RANK=99999999999999999999")
 {
     errno = 77;
     assert_int_equal(conf_get()->free.number, FREE_STRICT);
@@ -316,7 +318,7 @@ static void test_taken(void **state)
     assert_string_equal(fake.said, ""); /* nothing by itself */
 }
 
-static void test_secure(void **state)
+ISOLATED_CASE(test_secure, .environment = "CUPOOL_FREE=strict CUPOOL_ENABLE=1")
 {
     fake.secure = true;
     assert_int_equal(conf_get()->enable.number, 0);
@@ -347,7 +349,7 @@ static const struct said {
     {"CUPOOL_SLACK=x", "2:CUPOOL_SLACK has a value that is not accepted (percent); using 10\n"},
 };
 
-static void test_report(void **state)
+ISOLATED_OWN(test_report, reports)
 {
     const struct said *row = *state;
 
@@ -355,7 +357,7 @@ static void test_report(void **state)
     assert_string_equal(fake.said, row->text);
 }
 
-static void test_nearest(void **state)
+ISOLATED_CASE(test_nearest)
 {
     static const struct {
         const char *name, *nearest;
@@ -396,7 +398,7 @@ static void test_nearest(void **state)
 }
 
 /* The setting accepts the backends that there are, in the order of their numbers. */
-static void test_backends(void **state)
+ISOLATED_CASE(test_backends)
 {
 #define BAR_NAME(symbol, name) "|" #name
     static const char names[] = BACKENDS(BAR_NAME);
@@ -404,25 +406,4 @@ static void test_backends(void **state)
     for (size_t i = 0; i < conf_count; i++)
         if (strcmp(conf_rows[i].name, "CUPOOL_BACKEND") == 0)
             assert_string_equal(conf_rows[i].choices, names + 1);
-}
-
-int main(int argc, char **argv)
-{
-    const struct isolated tests[] = {
-        {ISOLATED(test_backends)},
-        {ISOLATED(test_values)},
-        {ISOLATED(test_length)},
-        {ISOLATED(test_no_type)},
-        {ISOLATED(test_defaults)},
-        {ISOLATED(test_nearest)},
-        {ISOLATED(test_taken),
-         .environment = "CUPOOL_FREE=STRICT CUPOOL_LIMIT=5X CUPOOL_TRACE_FILE=a=b CUPOOL_RANK=99999999999999999999"},
-        {ISOLATED(test_secure), .environment = "CUPOOL_FREE=strict CUPOOL_ENABLE=1"},
-    };
-    struct isolated said[COUNT(reports)];
-
-    for (size_t i = 0; i < COUNT(reports); i++)
-        said[i] = (struct isolated){ISOLATED(test_report), .environment = reports[i].environment, .row = &reports[i]};
-    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL) +
-           isolated_run(said, COUNT(said), argc > 1 ? argv[1] : NULL);
 }

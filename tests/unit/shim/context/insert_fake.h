@@ -9,15 +9,10 @@
 #define CUPOOL_TESTS_SHIM_INSERT_FAKE_H
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/log.h"
+#include "cases.h"
 #include "context/capture_gate.h"
 #include "context/ipc_insert.h"
 #include "context/ipc_map.h"

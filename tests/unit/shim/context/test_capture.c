@@ -9,7 +9,7 @@
 
 #include "captures.h"
 
-static void test_begin(void **state)
+ISOLATED_CASE(test_begin)
 {
     ready();
     assert_false(capture_active() || capture_active_now());
@@ -25,7 +25,7 @@ static void test_begin(void **state)
     assert_string_equal(fake_log(), ""); /* no call that a capture could be disturbed by */
 }
 
-static void test_end(void **state)
+ISOLATED_CASE(test_end)
 {
     ready();
     begin(s0);
@@ -43,7 +43,7 @@ static void test_end(void **state)
     assert_int_equal(closed(), 0);
 }
 
-static void test_end_without_driver_question(void **state)
+ISOLATED_CASE(test_end_without_driver_question)
 {
     ready();
     begin(s0);
@@ -52,7 +52,7 @@ static void test_end_without_driver_question(void **state)
     assert_int_equal(closed(), 0);
 }
 
-static void test_destroyed(void **state)
+ISOLATED_CASE(test_destroyed)
 {
     ready();
     begin(s0);
@@ -64,7 +64,7 @@ static void test_destroyed(void **state)
     assert_int_equal(closed(), 0);
 }
 
-static void test_several(void **state)
+ISOLATED_CASE(test_several)
 {
     ready();
     begin(s0);
@@ -81,7 +81,7 @@ static void test_several(void **state)
 }
 
 /* A handle comes back, for a stream that captures, before we hear that the first one is gone. */
-static void test_handle_reused(void **state)
+ISOLATED_CASE(test_handle_reused)
 {
     unsigned int before;
 
@@ -95,6 +95,7 @@ static void test_handle_reused(void **state)
     capture_check(s0, true, before + 1);
     assert_int_equal(closed(), 0);
 }
+ISOLATED_AGAIN(test_handle_reused, from_the_last_number, .row = "from the last number")
 
 /* --- the per-thread stream --- */
 
@@ -111,7 +112,7 @@ static void *begin_per_thread(void *arg)
     return arg;
 }
 
-static void test_per_thread(void **state)
+ISOLATED_CASE(test_per_thread)
 {
     ready();
     begin(CU_STREAM_PER_THREAD);
@@ -123,7 +124,7 @@ static void test_per_thread(void **state)
     assert_int_equal(closed(), 1);
 }
 
-static void test_dead_thread(void **state)
+ISOLATED_CASE(test_dead_thread)
 {
     ready();
     begin(s0);
@@ -144,7 +145,7 @@ static void test_dead_thread(void **state)
 
 /* --- contexts --- */
 
-static void test_forget(void **state)
+ISOLATED_CASE(test_forget)
 {
     unsigned int before;
 
@@ -163,7 +164,7 @@ static void test_forget(void **state)
     assert_int_equal(closed(), 0);
 }
 
-static void test_forget_unpooled(void **state)
+ISOLATED_CASE(test_forget_unpooled)
 {
     ready();
     capture_forget_unpooled();
@@ -176,7 +177,7 @@ static void test_forget_unpooled(void **state)
 }
 
 /* A thread without a context gets one by the call that begins the capture. */
-static void test_no_context(void **state)
+ISOLATED_CASE(test_no_context)
 {
     ready();
     fake_current(NULL);
@@ -190,7 +191,7 @@ static void test_no_context(void **state)
     assert_int_equal(closed(), 0);
 }
 
-static void test_no_driver(void **state)
+ISOLATED_CASE(test_no_driver)
 {
     ready();
     fake.absent = true;
@@ -205,7 +206,7 @@ static void test_no_driver(void **state)
 
 /* --- one stream --- */
 
-static void test_active_on(void **state)
+ISOLATED_CASE(test_active_on)
 {
     ready();
     of(s0)->captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
@@ -236,7 +237,7 @@ static void slot_leave(void *left)
 }
 
 /* The gate is closed first; then whoever was in a call that a capture would be disturbed by is waited for. */
-static void test_drains(void **state)
+ISOLATED_CASE(test_drains)
 {
     static const unsigned int slots[] = {0, SLOTS - 1, SLOT_COMBINER, SLOT_ASK};
     int left;
@@ -257,7 +258,7 @@ static void test_drains(void **state)
 }
 
 /* A thread that has been waiting on the host disturbs no capture, and may wait for work after its begin: a second. */
-static void test_drains_waiters(void **state)
+ISOLATED_CASE(test_drains_waiters)
 {
     uint64_t start;
 
@@ -271,7 +272,7 @@ static void test_drains_waiters(void **state)
     assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
 }
 
-static void test_drains_all(void **state)
+ISOLATED_CASE(test_drains_all)
 {
     int left = 3;
 
@@ -282,29 +283,4 @@ static void test_drains_all(void **state)
     fake.relax_arg = &left;
     order_capture_begin(CU_STREAM_LEGACY);
     assert_int_equal(left, 0);
-}
-
-int main(int argc, char **argv)
-{
-    const struct isolated tests[] = {
-        {ISOLATED(test_begin)},
-        {ISOLATED(test_end)},
-        {ISOLATED(test_end_without_driver_question)},
-        {ISOLATED(test_destroyed)},
-        {ISOLATED(test_several)},
-        {ISOLATED(test_handle_reused)},
-        {ISOLATED(test_handle_reused), .row = "from the last number"},
-        {ISOLATED(test_per_thread)},
-        {ISOLATED(test_dead_thread)},
-        {ISOLATED(test_forget)},
-        {ISOLATED(test_forget_unpooled)},
-        {ISOLATED(test_no_context)},
-        {ISOLATED(test_no_driver)},
-        {ISOLATED(test_active_on)},
-        {ISOLATED(test_drains)},
-        {ISOLATED(test_drains_waiters)},
-        {ISOLATED(test_drains_all)},
-    };
-
-    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
 }

@@ -17,7 +17,7 @@
 
 /* --- captures that nobody told of --- */
 
-static void test_ask(void **state)
+ISOLATED_CASE(test_ask)
 {
     ready();
     begin(s0);
@@ -46,7 +46,7 @@ static void test_ask(void **state)
     assert_false(capture_active_now());
 }
 
-static void test_ask_some(void **state)
+ISOLATED_CASE(test_ask_some)
 {
     ready();
     begin(CU_STREAM_PER_THREAD); /* which only its own thread can ask about */
@@ -62,7 +62,7 @@ static void test_ask_some(void **state)
     assert_int_equal(closed(), 3);
 }
 
-static void test_ask_nobody(void **state)
+ISOLATED_CASE(test_ask_nobody)
 {
     ready();
     begin(s0);
@@ -118,7 +118,7 @@ static void beside_destroy(void *arg)
     assert_false(atomic_load(&race.paused));
 }
 
-static void test_ask_beside_destroy(void **state)
+ISOLATED_CASE(test_ask_beside_destroy)
 {
     ready();
     begin(s0);
@@ -130,7 +130,7 @@ static void test_ask_beside_destroy(void **state)
 }
 
 /* Nobody asks until the last of several such calls is over. */
-static void test_ask_paused(void **state)
+ISOLATED_CASE(test_ask_paused)
 {
     ready();
     begin(s0);
@@ -148,7 +148,7 @@ static void test_ask_paused(void **state)
 }
 
 /* The end of a context destroys its streams. */
-static void test_ask_beside_context_end(void **state)
+ISOLATED_CASE(test_ask_beside_context_end)
 {
     struct context *context;
 
@@ -172,7 +172,7 @@ static void test_ask_beside_context_end(void **state)
 }
 
 /* Before the next one begins. */
-static void test_begin_asks(void **state)
+ISOLATED_CASE(test_begin_asks)
 {
     ready();
     begin(s0);
@@ -182,16 +182,4 @@ static void test_begin_asks(void **state)
     assert_int_equal(closed(), 1);
     end(s1);
     assert_int_equal(closed(), 0);
-}
-
-int main(int argc, char **argv)
-{
-    const struct isolated tests[] = {
-        {ISOLATED(test_ask)},        {ISOLATED(test_ask_some)},
-        {ISOLATED(test_ask_nobody)}, {ISOLATED(test_ask_beside_destroy)},
-        {ISOLATED(test_ask_paused)}, {ISOLATED(test_ask_beside_context_end)},
-        {ISOLATED(test_begin_asks)},
-    };
-
-    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
 }

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_capture_history.c - which of NCCL's segments were there during a capture: capture_history.c alone, with counters
  * of the test's. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "cases.h"
 
 #include "context/capture_gate.h"
 #include "context/capture_history.h"
@@ -41,7 +36,7 @@ static bool captured(const char *course, uint64_t addr)
     return capture_history_saw(addr);
 }
 
-static void test_courses(void **state)
+UNIT_CASE(test_courses)
 {
     for (unsigned int i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (captured(rows[i].course, 4096) != rows[i].captured)
@@ -49,7 +44,7 @@ static void test_courses(void **state)
 }
 
 /* Each has a time of its own, whichever goes first. */
-static void test_many(void **state)
+UNIT_CASE(test_many)
 {
     atomic_store(&capture_count, 0);
     for (unsigned int i = 0; i < SEGMENTS; i++)
@@ -61,11 +56,4 @@ static void test_many(void **state)
         assert_false(capture_history_saw(one * (uint64_t)4096));
         assert_int_equal(capture_history_saw(one * (uint64_t)4096), one != 0); /* forgotten */
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_courses), cmocka_unit_test(test_many)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

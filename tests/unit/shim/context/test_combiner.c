@@ -6,15 +6,10 @@
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/log.h"
+#include "cases.h"
 #include "context/capture_gate.h"
 #include "context/context_state.h"
 #include "context/enter.h"
@@ -261,7 +256,7 @@ static struct told together(void *(*each)(void *))
     return sum;
 }
 
-static void test_one_orders_for_others(void **state)
+CASE_WITH(test_one_orders_for_others, setup, NULL)
 {
     const struct told told = together(frees);
 
@@ -271,7 +266,7 @@ static void test_one_orders_for_others(void **state)
     assert_int_equal(atomic_load(&fake.waits), 0);
 }
 
-static void test_nobody_follows_what_failed(void **state)
+CASE_WITH(test_nobody_follows_what_failed, setup, NULL)
 {
     struct told told;
 
@@ -282,14 +277,14 @@ static void test_nobody_follows_what_failed(void **state)
 }
 
 /* A capture is under way: nothing is recorded, and nobody is told that something was. */
-static void test_nobody_follows_beside_a_capture(void **state)
+CASE_WITH(test_nobody_follows_beside_a_capture, setup, NULL)
 {
     atomic_store(&capture_count, 1);
     assert_int_equal(together(frees).ordered, 0);
     assert_int_equal(atomic_load(&fake.records), 0);
 }
 
-static void test_who_waits_waits_himself(void **state)
+CASE_WITH(test_who_waits_waits_himself, setup, NULL)
 {
     atomic_store(&waits, true);
     assert_int_equal(together(frees).wrong, 0);
@@ -305,7 +300,7 @@ static void *one(void *arg)
     return NULL;
 }
 
-static void test_nobody_depends_on_who_leads(void **state)
+CASE_WITH(test_nobody_depends_on_who_leads, setup, NULL)
 {
     struct told told = {0};
     pthread_t thread;
@@ -338,7 +333,7 @@ static void *look_at_all(void *arg)
  * A thread that asks which work came before its frees waits for the turn that ordered the last of them, as long as it
  * takes, and not for frees that others have ordered since; a thread without frees does not wait.
  */
-static void test_what_came_before_ones_frees(void **state)
+CASE_WITH(test_what_came_before_ones_frees, setup, NULL)
 {
     struct told told = {0};
     pthread_t thread;
@@ -376,14 +371,14 @@ static void *frees_and_looks(void *arg)
 }
 
 /* Many threads wait so, for any thread that has ordered the free and however often it has ordered since. */
-static void test_what_came_before_frees_together(void **state)
+CASE_WITH(test_what_came_before_frees_together, setup, NULL)
 {
     atomic_store(&fake.slow, true);
     assert_int_equal(together(frees_and_looks).wrong, 0);
 }
 
 /* A thread that makes a device strict sees every order, finished or not. */
-static void test_what_came_before_everybodys_frees(void **state)
+CASE_WITH(test_what_came_before_everybodys_frees, setup, NULL)
 {
     struct told told = {0};
     pthread_t thread;
@@ -397,7 +392,7 @@ static void test_what_came_before_everybodys_frees(void **state)
 }
 
 /* Turns that record nothing, beside a capture or because they wait on the host, hide none that has recorded. */
-static void test_what_came_before_is_not_forgotten(void **state)
+CASE_WITH(test_what_came_before_is_not_forgotten, setup, NULL)
 {
     struct told told = {0};
     pthread_t thread;
@@ -413,21 +408,4 @@ static void test_what_came_before_is_not_forgotten(void **state)
     assert_int_equal(pthread_create(&thread, NULL, look_at_all, &told), 0);
     pthread_join(thread, NULL);
     assert_int_equal(atomic_load(&fake.asked), 101);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_one_orders_for_others, setup),
-        cmocka_unit_test_setup(test_nobody_follows_what_failed, setup),
-        cmocka_unit_test_setup(test_nobody_follows_beside_a_capture, setup),
-        cmocka_unit_test_setup(test_who_waits_waits_himself, setup),
-        cmocka_unit_test_setup(test_nobody_depends_on_who_leads, setup),
-        cmocka_unit_test_setup(test_what_came_before_ones_frees, setup),
-        cmocka_unit_test_setup(test_what_came_before_frees_together, setup),
-        cmocka_unit_test_setup(test_what_came_before_is_not_forgotten, setup),
-        cmocka_unit_test_setup(test_what_came_before_everybodys_frees, setup),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

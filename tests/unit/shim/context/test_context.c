@@ -16,7 +16,7 @@ static void gone(unsigned int i)
 
 /* --- first sight --- */
 
-static void test_first_sight(void **state)
+ISOLATED_CASE(test_first_sight)
 {
     struct context *context;
 
@@ -56,7 +56,7 @@ static const struct told {
     {"", FN(cuDeviceGetUuid_v2), "\"name\":\"Fake \",\"uuid\":\"\",\"total\":8589934592"},
 };
 
-static void test_told(void **state)
+ISOLATED_OWN(test_told, told)
 {
     const struct told *row = *state;
 
@@ -88,7 +88,7 @@ static const struct primary {
     {0, true, FNS, FN(cuCtxGetCurrent), false, false, ""},
 };
 
-static void test_primary(void **state)
+ISOLATED_ROWS(test_primary, primaries)
 {
     const struct primary *row = *state;
     struct context *context;
@@ -115,7 +115,7 @@ static void probed(void *arg)
 }
 
 /* A thread that looks whether the primary context has gone waits until our reference is given back. */
-static void test_probing_is_said(void **state)
+ISOLATED_CASE(test_probing_is_said)
 {
     unsigned int during = 0, after = 0;
 
@@ -127,7 +127,7 @@ static void test_probing_is_said(void **state)
     assert_int_equal(after, 1);
 }
 
-static void test_no_id(void **state)
+ISOLATED_CASE(test_no_id)
 {
     fake_start();
     fake_fail(FN(cuCtxGetId), CUDA_ERROR_UNKNOWN, 1);
@@ -160,7 +160,7 @@ static const struct config {
     {"CUPOOL_FREE=relaxed CUPOOL_SLACK=1001", true, 13000, false, 0, 32 * MIB, 64 * MIB, 64 * MIB, 1000},
 };
 
-static void test_config(void **state)
+ISOLATED_OWN(test_config, configs)
 {
     const struct config *row = *state;
 
@@ -181,7 +181,7 @@ static void test_config(void **state)
     assert_int_equal(fake.config.deferred_percent, row->percent);
 }
 
-static void test_no_pool(void **state)
+ISOLATED_CASE(test_no_pool)
 {
     fake_start();
     fake.pools_refused = 1;
@@ -194,10 +194,8 @@ static void test_no_pool(void **state)
 }
 
 /* An entry that another context had: nothing of that is left. */
-static void test_entry_again(void **state)
+READY_CASE(test_entry_again)
 {
-    struct context *context = ready();
-
     for (unsigned int i = 0; i < SLOTS_ALL; i++)
         atomic_store(&context->slots[i].event, (CUevent)&fake.events[i]);
     for (unsigned int i = 0; i < SLOTS; i++) {
@@ -235,17 +233,15 @@ static void test_entry_again(void **state)
 }
 
 /* An entry whose context is gone and whose pool is still in use is not for others. */
-static void test_entry_in_use(void **state)
+READY_CASE(test_entry_in_use)
 {
-    struct context *context = ready();
-
     gone(0);
     atomic_store(&context->ending, true);
     assert_ptr_not_equal(pooled(0), context);
     assert_int_equal(atomic_load(&contexts.count), 2);
 }
 
-static void test_crowd(void **state)
+ISOLATED_CASE(test_crowd, .environment = ORDERED)
 {
     fake_start();
     for (unsigned int i = 0; i < CONTEXTS_MAX; i++)
@@ -258,10 +254,8 @@ static void test_crowd(void **state)
     assert_non_null(context_current(&fake.driver)); /* there is room again */
 }
 
-static void test_second_on_device(void **state)
+READY_CASE(test_second_on_device)
 {
-    struct context *context = ready();
-
     assert_false(policy_is_strict(&context->policy));
     pooled(1);
     assert_false(policy_is_strict(&context->policy));
@@ -272,10 +266,8 @@ static void test_second_on_device(void **state)
 
 /* --- contexts that are not pooled --- */
 
-static void test_exempt(void **state)
+READY_CASE(test_exempt)
 {
-    struct context *context = ready();
-
     context_exempt(fake_context(10));
     fake_current(fake_context(10));
     assert_null(context_current(&fake.driver));
@@ -297,7 +289,7 @@ static void test_exempt(void **state)
     assert_false(context->primary || context->pool);
 }
 
-static void test_none_current(void **state)
+ISOLATED_CASE(test_none_current)
 {
     struct pins *own = NULL;
 
@@ -314,10 +306,8 @@ static void test_none_current(void **state)
 
 /* --- the kind of new segments --- */
 
-static void test_back(void **state)
+READY_CASE(test_back)
 {
-    struct context *context = ready();
-
     context_exempt(fake_context(10));
     assert_false(context_backed_by_nccl(context));
     context_back(BACKEND_NCCL);
@@ -326,30 +316,4 @@ static void test_back(void **state)
     assert_int_equal(fake.config.kind, BACKEND_NCCL);
     context_back(BACKEND_CUDA);
     assert_false(context_backed_by_nccl(context));
-}
-
-int main(int argc, char **argv)
-{
-    struct isolated tests[COUNT(told) + COUNT(primaries) + COUNT(configs) + 11];
-    size_t n = 0;
-
-    for (size_t i = 0; i < COUNT(told); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_told), .environment = told[i].environment, .row = &told[i]};
-    for (size_t i = 0; i < COUNT(primaries); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_primary), .row = &primaries[i]};
-    for (size_t i = 0; i < COUNT(configs); i++)
-        tests[n++] =
-            (struct isolated){ISOLATED(test_config), .environment = configs[i].environment, .row = &configs[i]};
-    tests[n++] = (struct isolated){ISOLATED(test_first_sight)};
-    tests[n++] = (struct isolated){ISOLATED(test_probing_is_said)};
-    tests[n++] = (struct isolated){ISOLATED(test_no_id)};
-    tests[n++] = (struct isolated){ISOLATED(test_no_pool)};
-    tests[n++] = (struct isolated){ISOLATED(test_entry_again)};
-    tests[n++] = (struct isolated){ISOLATED(test_entry_in_use)};
-    tests[n++] = (struct isolated){ISOLATED(test_crowd), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_second_on_device)};
-    tests[n++] = (struct isolated){ISOLATED(test_exempt)};
-    tests[n++] = (struct isolated){ISOLATED(test_none_current)};
-    tests[n++] = (struct isolated){ISOLATED(test_back)};
-    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

@@ -11,7 +11,7 @@
 
 /* --- a context goes --- */
 
-static void test_goes(void **state)
+ISOLATED_CASE(test_goes)
 {
     struct context *context = ready(), *found;
     const uint64_t addr = block(context, 1000);
@@ -42,7 +42,7 @@ static void test_goes(void **state)
 }
 
 /* The next one of the device is the only one, and its frees need not wait. */
-static void test_goes_alone(void **state)
+ISOLATED_CASE(test_goes_alone)
 {
     ready();
     context_gone(context_leaving(fake_context(0)), true);
@@ -51,9 +51,8 @@ static void test_goes_alone(void **state)
     assert_true(policy_is_strict(&pooled(5)->policy));
 }
 
-static void test_stays(void **state)
+READY_CASE(test_stays)
 {
-    struct context *context = ready();
     const uint64_t addr = block(context, 1000);
     unsigned int epoch;
 
@@ -70,10 +69,8 @@ static void test_stays(void **state)
 }
 
 /* A capture that began while it went is another one's, at the same handle. */
-static void test_captures_since(void **state)
+READY_CASE(test_captures_since)
 {
-    struct context *context = ready();
-
     capture_begun(order_capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
     context_leaving(fake_context(0));
     capture_begun(order_capture_begin(fake_stream(1, 0)), fake_stream(1, 0), true);
@@ -81,7 +78,7 @@ static void test_captures_since(void **state)
     assert_int_equal(atomic_load(&capture_count), 1);
 }
 
-static void test_unknown(void **state)
+ISOLATED_CASE(test_unknown)
 {
     const bool gone = *state != NULL;
     struct context *found;
@@ -104,8 +101,9 @@ static void test_unknown(void **state)
     assert_int_equal(atomic_load(&capture_count), 1);
     assert_int_equal(atomic_load(&contexts.endings) + context_endings, 0);
 }
+ISOLATED_AGAIN(test_unknown, gone, .row = "gone")
 
-static void test_exempt_goes(void **state)
+ISOLATED_CASE(test_exempt_goes)
 {
     struct context *found;
 
@@ -119,10 +117,8 @@ static void test_exempt_goes(void **state)
 }
 
 /* Two threads see one go. */
-static void test_goes_twice(void **state)
+READY_CASE(test_goes_twice)
 {
-    struct context *context = ready();
-
     assert_ptr_equal(context_leaving(fake_context(0)), context);
     assert_ptr_equal(context_leaving(fake_context(0)), context);
     assert_int_equal(atomic_load(&contexts_closing), 2);
@@ -148,9 +144,8 @@ static void *change_handle(void *arg)
 }
 
 /* The entry comes to mean another context and back, often between two looks at it. */
-static void test_goes_while_it_changes(void **state)
+READY_CASE(test_goes_while_it_changes)
 {
-    struct context *context = ready();
     pthread_t thread;
 
     assert_int_equal(pthread_create(&thread, NULL, change_handle, context), 0);
@@ -176,7 +171,7 @@ static const struct end {
     {false, 1, 2, false, true, true}, {true, 1, 0, true, true, false},    {false, 1, 0, true, true, false},
 };
 
-static void test_primary(void **state)
+ISOLATED_ROWS(test_primary, ends, .environment = ORDERED)
 {
     const struct end *row = *state;
     struct context *context = ready(), *found;
@@ -202,7 +197,7 @@ static void probe_ends(void *arg)
 }
 
 /* A thread of ours has a reference for a moment: with that it would not be the last one that was given back. */
-static void test_primary_probed(void **state)
+ISOLATED_CASE(test_primary_probed)
 {
     struct context *found;
 
@@ -216,7 +211,7 @@ static void test_primary_probed(void **state)
     assert_int_equal(fake.relaxes, 12);
 }
 
-static void test_which_primary(void **state)
+ISOLATED_CASE(test_which_primary)
 {
     struct context *context = ready(), *second, *unknown;
 
@@ -234,7 +229,7 @@ static void test_which_primary(void **state)
 }
 
 /* A reset of nobody knows which. */
-static void test_sweep(void **state)
+ISOLATED_CASE(test_sweep)
 {
     struct context *context = ready(), *second = pooled(1), *third = pooled(4);
     struct context_sweep sweep;
@@ -261,7 +256,7 @@ static void test_sweep(void **state)
 }
 
 /* Of many contexts, those that are primary. */
-static void test_sweep_many(void **state)
+ISOLATED_CASE(test_sweep_many)
 {
     struct context_sweep sweep;
 
@@ -291,9 +286,8 @@ static void decided(void *arg)
     atomic_store(&context->leaving, 0);
 }
 
-static void test_may_free(void **state)
+READY_CASE(test_may_free)
 {
-    struct context *context = ready();
     const uint64_t addr = block(context, 1000), later = now() + 100;
 
     assert_int_equal(context_may_free(addr, later), FREE_NOW);
@@ -327,9 +321,8 @@ static void asleep(void *arg)
     decided(arg);
 }
 
-static void test_context_stays(void **state)
+READY_CASE(test_context_stays)
 {
-    struct context *context = ready();
     struct pins *own = pin_begin((uintptr_t)context);
 
     assert_true(context_stays(context));
@@ -375,7 +368,7 @@ static void look(bool ending)
     context_stats_each(ending, see, &seen);
 }
 
-static void test_stats(void **state)
+ISOLATED_CASE(test_stats, .environment = ORDERED)
 {
     struct context *context, *beside;
 
@@ -418,10 +411,8 @@ static void test_stats(void **state)
     assert_int_equal(seen.bypassed[1], 0);
 }
 
-static void test_stats_beside(void **state)
+READY_CASE(test_stats_beside, .environment = ORDERED)
 {
-    struct context *context = ready();
-
     block(context, 1000);
     atomic_store(&context->ending, true);
     look(false);
@@ -436,31 +427,4 @@ static void test_stats_beside(void **state)
     look(true); /* at exit that is not waited for */
     assert_int_equal(seen.devices, 1);
     assert_int_equal(seen.stats[0].allocs, 1);
-}
-
-int main(int argc, char **argv)
-{
-    struct isolated tests[COUNT(ends) + 17];
-    size_t n = 0;
-
-    for (size_t i = 0; i < COUNT(ends); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_primary), .environment = ORDERED, .row = &ends[i]};
-    tests[n++] = (struct isolated){ISOLATED(test_goes)};
-    tests[n++] = (struct isolated){ISOLATED(test_goes_alone)};
-    tests[n++] = (struct isolated){ISOLATED(test_sweep_many)};
-    tests[n++] = (struct isolated){ISOLATED(test_stays)};
-    tests[n++] = (struct isolated){ISOLATED(test_captures_since)};
-    tests[n++] = (struct isolated){ISOLATED(test_unknown)};
-    tests[n++] = (struct isolated){ISOLATED(test_unknown), .row = "gone"};
-    tests[n++] = (struct isolated){ISOLATED(test_exempt_goes)};
-    tests[n++] = (struct isolated){ISOLATED(test_goes_twice)};
-    tests[n++] = (struct isolated){ISOLATED(test_goes_while_it_changes)};
-    tests[n++] = (struct isolated){ISOLATED(test_primary_probed)};
-    tests[n++] = (struct isolated){ISOLATED(test_which_primary)};
-    tests[n++] = (struct isolated){ISOLATED(test_sweep)};
-    tests[n++] = (struct isolated){ISOLATED(test_may_free)};
-    tests[n++] = (struct isolated){ISOLATED(test_context_stays)};
-    tests[n++] = (struct isolated){ISOLATED(test_stats), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_stats_beside), .environment = ORDERED};
-    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

@@ -11,9 +11,8 @@
 
 /* --- entering a context --- */
 
-static void test_enter(void **state)
+READY_CASE(test_enter)
 {
-    struct context *context = ready();
     struct visit visit;
 
     assert_int_equal(context_enter(context, &visit), 0);
@@ -61,7 +60,7 @@ static const struct fill {
     {STRICT, FNS, FN(cuStreamSynchronize), false, -EBUSY, "event:c0,2 sync:s0"},
 };
 
-static void test_filled(void **state)
+ISOLATED_OWN(test_filled, fills)
 {
     const struct fill *row = *state;
     struct context *context = ready();
@@ -86,15 +85,4 @@ static void test_filled(void **state)
     assert_int_equal(order_filling_ops.filled(context), 0);
     assert_non_null(strstr(fake_log(), "push:c0 "));
     assert_true(fake_thread_is_clean(fake_context(1)));
-}
-
-int main(int argc, char **argv)
-{
-    struct isolated tests[COUNT(fills) + 1];
-    size_t n = 0;
-
-    for (size_t i = 0; i < COUNT(fills); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_filled), .environment = fills[i].environment, .row = &fills[i]};
-    tests[n++] = (struct isolated){ISOLATED(test_enter)};
-    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

@@ -17,7 +17,7 @@ static void context_goes(void *arg)
 
 /* --- what came before frees --- */
 
-static void test_no_context(void **state)
+ISOLATED_CASE(test_no_context, .environment = ORDERED)
 {
     fake_start();
     assert_false(context_wait_frees(CONTEXT_ALL, true));
@@ -30,7 +30,7 @@ static void test_no_context(void **state)
 }
 
 /* One's own, for as long as it takes; once. */
-static void test_own(void **state)
+ISOLATED_CASE(test_own, .environment = ORDERED)
 {
     struct context *context = ready_all();
 
@@ -45,7 +45,7 @@ static void test_own(void **state)
 }
 
 /* Other threads' only if asked, for a second. */
-static void test_others(void **state)
+ISOLATED_CASE(test_others, .environment = ORDERED)
 {
     struct context *context = ready_all();
     uint64_t start = now();
@@ -77,7 +77,7 @@ static void *free_again(void *arg)
     return NULL;
 }
 
-static void test_own_recorded_again(void **state)
+ISOLATED_CASE(test_own_recorded_again, .environment = ORDERED)
 {
     struct context *context = ready_all();
     uint64_t start;
@@ -92,7 +92,7 @@ static void test_own_recorded_again(void **state)
 }
 
 /* The first turn that is known from one's own on, whoever has recorded it. */
-static void test_led_found(void **state)
+ISOLATED_CASE(test_led_found, .environment = ORDERED)
 {
     struct context *context = ready_all();
 
@@ -108,7 +108,7 @@ static void test_led_found(void **state)
     assert_int_equal(fake.contexts[0].over, 20);
 }
 
-static void test_context_goes(void **state)
+ISOLATED_CASE(test_context_goes, .environment = ORDERED)
 {
     struct context *context = ready_all();
 
@@ -127,7 +127,7 @@ static void lead_take(struct context *context)
     atomic_store(&context->slots[SLOT_COMBINER].seq, 1);
 }
 
-static void test_own_slot(void **state)
+ISOLATED_CASE(test_own_slot, .environment = ORDERED)
 {
     struct context *context = ready_all();
 
@@ -142,7 +142,7 @@ static void test_own_slot(void **state)
 }
 
 /* A record made there for another purpose is no free's. */
-static void test_own_slot_used(void **state)
+ISOLATED_CASE(test_own_slot_used, .environment = ORDERED)
 {
     struct context *context = ready_all();
 
@@ -167,7 +167,7 @@ static void lead_covers(void *arg)
 }
 
 /* Another thread has ordered this one's free: its event is waited for, and not what it records later. */
-static void test_own_by_another(void **state)
+ISOLATED_CASE(test_own_by_another, .environment = ORDERED)
 {
     struct context *context = ready_all();
 
@@ -190,7 +190,7 @@ static void turn_comes(void *arg)
 }
 
 /* The slot has had another turn meanwhile: a second from then on. */
-static void test_own_slot_recorded_again(void **state)
+ISOLATED_CASE(test_own_slot_recorded_again, .environment = ORDERED)
 {
     struct context *context = ready_all();
     uint64_t start;
@@ -206,7 +206,7 @@ static void test_own_slot_recorded_again(void **state)
     assert_int_equal(now() - start, SECOND_NS + 10 * MS);
 }
 
-static void test_others_slot(void **state)
+ISOLATED_CASE(test_others_slot, .environment = ORDERED)
 {
     struct context *context = ready_all();
     uint64_t start;
@@ -247,7 +247,7 @@ static void slot_records(void *arg)
 }
 
 /* Another thread is about to record. */
-static void test_others_about_to_record(void **state)
+ISOLATED_CASE(test_others_about_to_record, .environment = ORDERED)
 {
     struct context *context = ready_all();
     uint64_t start;
@@ -281,7 +281,7 @@ static void lead_records(void *arg)
     fake.relax_arg = fake_context(0);
 }
 
-static void test_lead_about_to_record(void **state)
+ISOLATED_CASE(test_lead_about_to_record, .environment = ORDERED)
 {
     struct context *context = ready_all();
     uint64_t start;
@@ -306,7 +306,7 @@ static void test_lead_about_to_record(void **state)
 
 /* --- one's own, told apart --- */
 
-static void test_order_wait_own(void **state)
+ISOLATED_CASE(test_order_wait_own, .environment = ORDERED)
 {
     struct context *context = ready_all();
 
@@ -343,7 +343,7 @@ static void test_order_wait_own(void **state)
 }
 
 /* A wait on the host leaves nothing to wait for. */
-static void test_nothing_after_a_wait(void **state)
+ISOLATED_CASE(test_nothing_after_a_wait, .environment = ORDERED)
 {
     struct context *context = ready_all();
 
@@ -354,27 +354,4 @@ static void test_nothing_after_a_wait(void **state)
     fake.scripts[FN(cuEventQuery)].calls = 0;
     assert_true(context_wait_frees(0, false));
     assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
-}
-
-int main(int argc, char **argv)
-{
-    struct isolated tests[15];
-    size_t n = 0;
-
-    tests[n++] = (struct isolated){ISOLATED(test_no_context), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_own), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_others), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_own_recorded_again), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_led_found), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_context_goes), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_own_slot), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_own_slot_recorded_again), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_own_slot_used), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_own_by_another), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_others_slot), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_others_about_to_record), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_lead_about_to_record), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_order_wait_own), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_nothing_after_a_wait), .environment = ORDERED};
-    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

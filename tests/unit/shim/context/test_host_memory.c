@@ -75,7 +75,7 @@ static void run_for(uint64_t ns)
 }
 
 /* It goes back after CUPOOL_DECAY seconds, and not long before; what is live or was used meanwhile stays. */
-static void test_decay(void **state)
+ISOLATED_CASE(test_decay, .environment = DECAY)
 {
     uint64_t live, used, idle;
 
@@ -108,7 +108,7 @@ static void test_decay(void **state)
 }
 
 /* The driver's free would wait for the context's work, so it comes later. */
-static void test_decay_beside_work(void **state)
+ISOLATED_CASE(test_decay_beside_work, .environment = DECAY)
 {
     uint64_t addr;
 
@@ -123,7 +123,7 @@ static void test_decay_beside_work(void **state)
     assert_int_equal(pinned.returned, 1);
 }
 
-static void test_no_decay(void **state)
+ISOLATED_CASE(test_no_decay, .environment = "CUPOOL_HOST_POOL=1 CUPOOL_FREE=ordered CUPOOL_DECAY=off")
 {
     start();
     put(get(LARGE));
@@ -133,7 +133,7 @@ static void test_no_decay(void **state)
 }
 
 /* Without seconds to wait, within one. */
-static void test_decay_at_once(void **state)
+ISOLATED_CASE(test_decay_at_once, .environment = "CUPOOL_HOST_POOL=1 CUPOOL_FREE=ordered CUPOOL_DECAY=0")
 {
     const int before = dup(STDIN_FILENO);
     int after;
@@ -146,16 +146,4 @@ static void test_decay_at_once(void **state)
     after = dup(STDIN_FILENO);
     assert_int_equal(after, before); /* no file stays open, such as the one that has the nodes */
     close(after);
-}
-
-static const struct isolated tests[] = {
-    {ISOLATED(test_decay), .environment = DECAY},
-    {ISOLATED(test_decay_beside_work), .environment = DECAY},
-    {ISOLATED(test_no_decay), .environment = "CUPOOL_HOST_POOL=1 CUPOOL_FREE=ordered CUPOOL_DECAY=off"},
-    {ISOLATED(test_decay_at_once), .environment = "CUPOOL_HOST_POOL=1 CUPOOL_FREE=ordered CUPOOL_DECAY=0"},
-};
-
-int main(int argc, char **argv)
-{
-    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
 }

@@ -43,7 +43,7 @@ static void nothing_is_left(void)
         assert_int_equal(fake.maps[i].size, 0);
 }
 
-static void test_ranges(void **state)
+CASE_WITH(test_ranges, start, NULL)
 {
     uint64_t range = 0, other;
 
@@ -63,7 +63,7 @@ static void test_ranges(void **state)
     nothing_is_left();
 }
 
-static void test_without_the_driver(void **state)
+CASE_WITH(test_without_the_driver, start, NULL)
 {
     uint64_t range;
 
@@ -81,7 +81,7 @@ static void test_without_the_driver(void **state)
     assert_int_equal(import_units(1), -ENOTSUP);
 }
 
-static void test_imports_that_are_refused(void **state)
+CASE_WITH(test_imports_that_are_refused, start, NULL)
 {
     static const int errors[][2] = {
         {-ECONNREFUSED, -EHOSTDOWN}, {-ECONNRESET, -EHOSTDOWN}, {-EPIPE, -EHOSTDOWN}, {-EPERM, -EPERM},
@@ -115,7 +115,7 @@ static void test_imports_that_are_refused(void **state)
     assert_int_equal(insert_close(2), 0);
 }
 
-static void test_places(void **state)
+CASE_WITH(test_places, start, NULL)
 {
     const uint64_t range = range_of(4), beside = range_of(2);
     const int64_t two = import_units(2), one = import_units(1), large = import_units(5);
@@ -151,7 +151,7 @@ static void test_places(void **state)
     nothing_is_left();
 }
 
-static void test_refused_calls(void **state)
+CASE_WITH(test_refused_calls, start, NULL)
 {
     const uint64_t range = range_of(2);
     const int64_t import = import_units(2);
@@ -214,7 +214,7 @@ static void disturb_others(void)
     assert_int_equal(insert_unmap(at), -EINVAL);
 }
 
-static void test_other_threads_meanwhile(void **state)
+CASE_WITH(test_other_threads_meanwhile, start, NULL)
 {
     (void)state;
     at = range_of(3);
@@ -244,7 +244,7 @@ static void ask_another(void)
     number = import_from(2, 1);
 }
 
-static void test_exporters_are_asked_at_the_same_time(void **state)
+CASE_WITH(test_exporters_are_asked_at_the_same_time, start, NULL)
 {
     int64_t first, second;
 
@@ -267,7 +267,7 @@ static void test_exporters_are_asked_at_the_same_time(void **state)
 }
 
 /* An exporter is known as long as one import or request is left. */
-static void test_exporters_are_forgotten_with_their_last_import(void **state)
+CASE_WITH(test_exporters_are_forgotten_with_their_last_import, start, NULL)
 {
     int64_t first = import_from(1, 1), second = import_from(1, 1), third;
 
@@ -285,7 +285,7 @@ static void test_exporters_are_forgotten_with_their_last_import(void **state)
 }
 
 /* Random calls, compared with a list of what is where. */
-static void test_random(void **state)
+CASE_WITH(test_random, start, NULL)
 {
     enum { IMPORTS = 6, UNITS = 8 };
     uint64_t rng = env_number("CUPOOL_TEST_SEED", 11), range = range_of(UNITS);
@@ -324,21 +324,4 @@ static void test_random(void **state)
     }
     assert_int_equal(insert_unreserve(range), 0);
     nothing_is_left();
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_imports_that_are_refused, start), /* the first, for the numbers */
-        cmocka_unit_test_setup(test_ranges, start),
-        cmocka_unit_test_setup(test_without_the_driver, start),
-        cmocka_unit_test_setup(test_places, start),
-        cmocka_unit_test_setup(test_refused_calls, start),
-        cmocka_unit_test_setup(test_other_threads_meanwhile, start),
-        cmocka_unit_test_setup(test_exporters_are_asked_at_the_same_time, start),
-        cmocka_unit_test_setup(test_exporters_are_forgotten_with_their_last_import, start),
-        cmocka_unit_test_setup(test_random, start),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

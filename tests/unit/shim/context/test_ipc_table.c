@@ -6,13 +6,8 @@
  *
  * The source is included, for its buckets (every free looks into one while any block is exported), and for its lock.
  */
+#include "cases.h"
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "base/descriptor.h"
 
@@ -77,7 +72,7 @@ static unsigned int longest_bucket(void)
 }
 
 /* -EAGAIN would have the caller describe the segment and try again, for ever. */
-static void test_the_books_are_full(void **state)
+UNIT_CASE(test_the_books_are_full)
 {
     assert_int_equal(add(0, 0), -EAGAIN); /* a segment that is not in the books, and is not described */
     for (uint64_t i = 0; i < IPC_BLOCKS_MAX; i++)
@@ -105,7 +100,7 @@ static void grant_to(struct ipc_holder *holder, unsigned int block)
 }
 
 /* Each holder's grants are its own, in whatever order they are taken back, and whether the block is still there. */
-static void test_each_holder_gives_back_its_own(void **state)
+UNIT_CASE(test_each_holder_gives_back_its_own)
 {
     struct ipc_holder one = {0}, two = {0};
     struct ipc_table_counts counts;
@@ -159,7 +154,7 @@ static void assert_closed(int fd, unsigned int count)
     assert_null(table.leaving);
 }
 
-static void test_nobody_waits_for_a_close(void **state)
+UNIT_CASE(test_nobody_waits_for_a_close)
 {
     struct ipc_holder one = {0};
     struct ipc_request request;
@@ -193,7 +188,7 @@ static void test_nobody_waits_for_a_close(void **state)
 }
 
 /* A child of fork while another thread of the parent closes a descriptor. */
-static void test_a_child_closes_what_is_about_to_go(void **state)
+UNIT_CASE(test_a_child_closes_what_is_about_to_go)
 {
     struct leaving leaving = {0};
     int fd = add_described(0);
@@ -206,13 +201,4 @@ static void test_a_child_closes_what_is_about_to_go(void **state)
     assert_closed(fd, 1);
     assert_false(ipc_table_any());
     free(leaving.segments);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_books_are_full), cmocka_unit_test(test_each_holder_gives_back_its_own),
-        cmocka_unit_test(test_nobody_waits_for_a_close), cmocka_unit_test(test_a_child_closes_what_is_about_to_go)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

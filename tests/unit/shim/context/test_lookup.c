@@ -9,7 +9,7 @@
 
 /* --- a request's context --- */
 
-static void test_begin(void **state)
+ISOLATED_CASE(test_begin)
 {
     struct context *context = ready(), *other;
     struct pins *own = NULL;
@@ -44,7 +44,7 @@ static void count(struct policy *policy, const void *arg)
     each_count += arg == &each_count;
 }
 
-static void test_each(void **state)
+ISOLATED_CASE(test_each)
 {
     struct context *found[8] = {NULL}, *first;
     unsigned int n = 0;
@@ -75,7 +75,7 @@ static void test_each(void **state)
 
 /* --- streams of others --- */
 
-static void test_stream(void **state)
+ISOLATED_CASE(test_stream)
 {
     const CUstream stream = (ready(), fake_stream(0, 1));
 
@@ -136,7 +136,7 @@ static CUresult query_default(CUstream stream)
     return fake.streams[0].over < 10 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
-static void test_foreign(void **state)
+ISOLATED_ROWS(test_foreign, foreigns)
 {
     const struct foreign *row = *state;
     struct context *context = ready();
@@ -164,9 +164,8 @@ static void test_foreign(void **state)
     assert_true(fake_thread_is_clean(fake_context(row->context >= LEGACY)));
 }
 
-static void test_foreign_limit(void **state)
+READY_CASE(test_foreign_limit)
 {
-    struct context *context = ready();
     const uint64_t start = atomic_load(&fake.ns);
 
     pooled(1);
@@ -187,9 +186,8 @@ static void leaving_ends(void *arg)
 }
 
 /* Another thread's call decides: that is waited for, a second at most. */
-static void test_beside_leaving(void **state)
+READY_CASE(test_beside_leaving)
 {
-    struct context *context = ready();
     uint64_t start = atomic_load(&fake.ns);
     unsigned int i = 0;
 
@@ -224,7 +222,7 @@ static void test_beside_leaving(void **state)
 }
 
 /* A context that nobody knows may be ending. */
-static void test_beside_ending(void **state)
+ISOLATED_CASE(test_beside_ending)
 {
     uint64_t start;
 
@@ -256,7 +254,7 @@ static void ending_passes(void *arg)
 }
 
 /* An answer found while a context ended is looked up anew. */
-static void test_ended_meanwhile(void **state)
+ISOLATED_CASE(test_ended_meanwhile)
 {
     fake_start();
     fake_before(FN(cuMemGetInfo_v2), ending_passes, &contexts.endings);
@@ -280,7 +278,7 @@ static void seen_elsewhere(void *arg)
 }
 
 /* Two threads see a context for the first time: one entry, and one line in the trace. */
-static void test_seen_meanwhile(void **state)
+ISOLATED_CASE(test_seen_meanwhile)
 {
     struct context *other = NULL, *own;
 
@@ -292,22 +290,4 @@ static void test_seen_meanwhile(void **state)
     assert_int_equal(atomic_load(&contexts.count), 1);
     assert_ptr_equal(strstr(fake.traced, "device:"), fake.traced);
     assert_null(strstr(fake.traced + 1, "device:"));
-}
-
-int main(int argc, char **argv)
-{
-    struct isolated tests[COUNT(foreigns) + 8];
-    size_t n = 0;
-
-    for (size_t i = 0; i < COUNT(foreigns); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_foreign), .row = &foreigns[i]};
-    tests[n++] = (struct isolated){ISOLATED(test_begin)};
-    tests[n++] = (struct isolated){ISOLATED(test_each)};
-    tests[n++] = (struct isolated){ISOLATED(test_stream)};
-    tests[n++] = (struct isolated){ISOLATED(test_foreign_limit)};
-    tests[n++] = (struct isolated){ISOLATED(test_beside_leaving)};
-    tests[n++] = (struct isolated){ISOLATED(test_beside_ending)};
-    tests[n++] = (struct isolated){ISOLATED(test_ended_meanwhile)};
-    tests[n++] = (struct isolated){ISOLATED(test_seen_meanwhile)};
-    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

@@ -19,10 +19,8 @@ static uint64_t idle_of(int device)
     return context_idle_bytes(device, &used);
 }
 
-static void test_scarce(void **state)
+READY_CASE(test_scarce, .environment = ORDERED)
 {
-    struct context *context = ready();
-
     assert_false(segment_ops.scarce(context));
     atomic_store(&context->device_free, FAKE_CAPACITY / 128);
     assert_false(segment_ops.scarce(context));
@@ -30,25 +28,22 @@ static void test_scarce(void **state)
     assert_true(segment_ops.scarce(context));
 }
 
-static void test_scarce_always(void **state)
+READY_CASE(test_scarce_always, .environment = ORDERED " CUPOOL_DECAY=0")
 {
-    struct context *context = ready();
-
     assert_true(segment_ops.scarce(context));
 }
 
-static void test_never_scarce(void **state)
+ISOLATED_CASE(test_never_scarce, .environment = ORDERED " CUPOOL_BACKEND=nccl")
 {
     struct context *context = ready(); /* ranks have to agree */
 
     atomic_store(&context->device_free, 0);
     assert_false(segment_ops.scarce(context));
 }
+ISOLATED_AGAIN(test_never_scarce, at_once, .environment = ORDERED " CUPOOL_BACKEND=nccl CUPOOL_DECAY=0")
 
-static void test_gives_frozen(void **state)
+READY_CASE(test_gives_frozen, .environment = ORDERED)
 {
-    struct context *context = ready();
-
     assert_true(segment_ops.gives_frozen(context));
     atomic_store(&context->defers, false);
     assert_false(segment_ops.gives_frozen(context));
@@ -59,9 +54,8 @@ static void test_gives_frozen(void **state)
 
 /* --- contexts together --- */
 
-static void test_trim(void **state)
+READY_CASE(test_trim, .environment = ORDERED)
 {
-    struct context *context = ready();
     const unsigned int before = context_arrivals();
     uint64_t addr;
 
@@ -85,7 +79,7 @@ static void test_trim(void **state)
     assert_false(context_trim(context_arrivals() - 1));
 }
 
-static void test_release(void **state)
+ISOLATED_CASE(test_release, .environment = ORDERED)
 {
     struct context *context = ready(), *far = pooled(1);
     uint64_t addr = block(context, 3 * MIB), other = block(far, 3 * MIB);
@@ -102,7 +96,7 @@ static void test_release(void **state)
     assert_int_equal(far->arrived, 4 * MIB);
 }
 
-static void test_idle_bytes(void **state)
+ISOLATED_CASE(test_idle_bytes, .environment = ORDERED)
 {
     struct context *context = ready(), *second = pooled(4);
     struct pool_survey survey;
@@ -138,7 +132,7 @@ static void test_idle_bytes(void **state)
 }
 
 /* Blocks that were kept back, and that the device has passed by now. */
-static void test_kept_ask(void **state)
+ISOLATED_CASE(test_kept_ask, .environment = ORDERED)
 {
     struct context *context = ready(), *second = pooled(1);
     const uint64_t addr = block(context, 3 * MIB), other = block(second, 3 * MIB);
@@ -157,7 +151,7 @@ static void test_kept_ask(void **state)
     assert_int_equal(idle_of(0), 4 * MIB);
 }
 
-static void test_decay(void **state)
+ISOLATED_CASE(test_decay, .environment = ORDERED)
 {
     const bool decays = *state == NULL;
     struct context *context = ready();
@@ -172,10 +166,10 @@ static void test_decay(void **state)
     assert_int_equal(context->given, decays ? 10 * MIB : 0);
     assert_int_equal(context->arrived, context->given);
 }
+ISOLATED_AGAIN(test_decay, agree, .environment = ORDERED " CUPOOL_BACKEND=nccl", .row = "agree")
 
-static void test_decay_waits(void **state)
+READY_CASE(test_decay_waits, .environment = ORDERED)
 {
-    struct context *context = ready();
     const uint64_t addr = block(context, 3 * MIB);
 
     assert_int_equal(pool_free(addr), 0);
@@ -187,10 +181,8 @@ static void test_decay_waits(void **state)
 
 /* --- on our own account --- */
 
-static void test_write(void **state)
+READY_CASE(test_write, .environment = ORDERED)
 {
-    struct context *context = ready();
-
     assert_int_equal(context_write(context, 0x1000, 7, 99), 0);
     assert_string_equal(fake_log(), "stream:c0,1 set:0x1000,7,99,s0 sync:s0");
     fake_fail(FN(cuStreamSynchronize), CUDA_ERROR_UNKNOWN, 1);
@@ -210,9 +202,8 @@ static void test_write(void **state)
     assert_true(fake_thread_is_clean(fake_context(0)));
 }
 
-static void test_read(void **state)
+READY_CASE(test_read, .environment = ORDERED)
 {
-    struct context *context = ready();
     unsigned char byte = 0;
 
     assert_int_equal(context_read(context, 0x1000, &byte, 1, 0), 0);
@@ -261,7 +252,7 @@ static const struct fill {
     {"CUPOOL_FILL=0x5a", false, false, FNS, FN(cuCtxGetCurrent), -EIO, ""},
 };
 
-static void test_fill(void **state)
+ISOLATED_OWN(test_fill, fills)
 {
     const struct fill *row = *state;
     struct context *context = ready();
@@ -285,38 +276,10 @@ static void stream_made(void *arg)
 }
 
 /* Two threads make it: the first one's is the context's. */
-static void test_stream_meanwhile(void **state)
+READY_CASE(test_stream_meanwhile, .environment = ORDERED)
 {
-    struct context *context = ready();
-
     fake_before(FN(cuStreamCreate), stream_made, context);
     assert_int_equal(context_write(context, 0x1000, 7, 99), 0);
     assert_string_equal(fake_log(), "stream:c0,1 set:0x1000,7,99,s5 sync:s5");
     assert_ptr_equal(atomic_load(&context->stream), fake_stream(5, 0));
-}
-
-int main(int argc, char **argv)
-{
-    struct isolated tests[COUNT(fills) + 15];
-    size_t n = 0;
-
-    for (size_t i = 0; i < COUNT(fills); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_fill), .environment = fills[i].environment, .row = &fills[i]};
-    tests[n++] = (struct isolated){ISOLATED(test_scarce), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_scarce_always), .environment = ORDERED " CUPOOL_DECAY=0"};
-    tests[n++] = (struct isolated){ISOLATED(test_never_scarce), .environment = ORDERED " CUPOOL_BACKEND=nccl"};
-    tests[n++] =
-        (struct isolated){ISOLATED(test_never_scarce), .environment = ORDERED " CUPOOL_BACKEND=nccl CUPOOL_DECAY=0"};
-    tests[n++] = (struct isolated){ISOLATED(test_gives_frozen), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_trim), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_release), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_idle_bytes), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_kept_ask), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_decay), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_decay), .environment = ORDERED " CUPOOL_BACKEND=nccl", .row = "agree"};
-    tests[n++] = (struct isolated){ISOLATED(test_decay_waits), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_write), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_read), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_stream_meanwhile), .environment = ORDERED};
-    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

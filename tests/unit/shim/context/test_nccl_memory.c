@@ -82,7 +82,7 @@ static void capture(void)
     capture_check(stream, true, atomic_load(&capture_total));
 }
 
-static void test_none(void **state)
+ISOLATED_CASE(test_none, .count = 4, .environment = NCCL)
 {
     static const struct real_nccl lacks[] = {{.ncclMemAlloc = nccl_alloc}, {.ncclMemFree = nccl_free}};
     const uintptr_t which = (uintptr_t)*state;
@@ -95,7 +95,7 @@ static void test_none(void **state)
     assert_false((backend_chosen() == BACKEND_NCCL));
 }
 
-static void test_comes_and_goes(void **state)
+ISOLATED_CASE(test_comes_and_goes, .environment = NCCL)
 {
     struct context *context = with_nccl();
     const unsigned int arrivals = context_arrivals();
@@ -121,7 +121,7 @@ static void test_comes_and_goes(void **state)
 }
 
 /* Memory that was there during a capture stays; memory that came after it goes. */
-static void test_captured(void **state)
+ISOLATED_CASE(test_captured, .environment = NCCL)
 {
     const bool stays = *state == NULL; /* else NCCL registers nothing for graphs */
     struct context *context = with_nccl();
@@ -139,9 +139,10 @@ static void test_captured(void **state)
     assert_int_equal(go_back(context, &unknown, 1), !stays);
     assert_int_equal(stays, strstr(fake.said, "2:memory that was there when a graph was captured") != NULL);
 }
+ISOLATED_AGAIN(test_captured, off, .environment = NCCL " NCCL_GRAPH_REGISTER=0", .row = "off")
 
 /* An address that comes back, after its context went with it. */
-static void test_born_again(void **state)
+ISOLATED_CASE(test_born_again, .environment = NCCL)
 {
     struct context *context = with_nccl();
     const uint64_t addr = born(context);
@@ -153,7 +154,7 @@ static void test_born_again(void **state)
     assert_int_equal(go_back(context, &addr, 1), 0); /* that is forgotten */
 }
 
-static void test_many(void **state)
+ISOLATED_CASE(test_many, .environment = NCCL)
 {
     struct context *context = with_nccl();
     uint64_t addrs[200];
@@ -180,7 +181,7 @@ static void set_current(CUcontext handle)
 }
 
 /* NCCL may leave another context current; afterwards the one from before is current again. */
-static void test_visit(void **state)
+ISOLATED_CASE(test_visit)
 {
     const CUcontext handles[] = {NULL, (fake_start(), fake_context(0)), fake_context(1)};
     struct nccl_visit visit;
@@ -197,20 +198,4 @@ static void test_visit(void **state)
         set_current(NULL);
         assert_true(fake_thread_is_clean(NULL));
     }
-}
-
-int main(int argc, char **argv)
-{
-    struct isolated tests[10];
-    size_t n = 0;
-
-    for (uintptr_t i = 0; i < 4; i++)
-        tests[n++] = (struct isolated){ISOLATED(test_none), .environment = NCCL, .row = (const void *)i};
-    tests[n++] = (struct isolated){ISOLATED(test_comes_and_goes), .environment = NCCL};
-    tests[n++] = (struct isolated){ISOLATED(test_captured), .environment = NCCL};
-    tests[n++] = (struct isolated){ISOLATED(test_captured), .environment = NCCL " NCCL_GRAPH_REGISTER=0", .row = "off"};
-    tests[n++] = (struct isolated){ISOLATED(test_born_again), .environment = NCCL};
-    tests[n++] = (struct isolated){ISOLATED(test_many), .environment = NCCL};
-    tests[n++] = (struct isolated){ISOLATED(test_visit)};
-    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

@@ -115,7 +115,7 @@ static const struct order {
     {ORDERED, POOL_ORDER_DEVICE, FAIL(cuCtxWaitEvent, CUDA_ERROR_UNKNOWN), .rc = -EIO, .log = FIRST " wait:c0,e0"},
 };
 
-static void test_order(void **state)
+ISOLATED_OWN(test_order, orders)
 {
     const struct order *row = *state;
     struct context *context = ready();
@@ -147,10 +147,8 @@ static void test_order(void **state)
 }
 
 /* The first event serves all later orders of a thread. */
-static void test_event_is_kept(void **state)
+READY_CASE(test_event_is_kept, .environment = ORDERED)
 {
-    struct context *context = ready();
-
     for (unsigned int i = 0; i < 3; i++)
         assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     assert_string_equal(fake_log(), FIRST " wait:c0,e0 record:c0,e0 wait:c0,e0 record:c0,e0 wait:c0,e0");
@@ -160,10 +158,8 @@ static void test_event_is_kept(void **state)
 }
 
 /* A debt is paid by a wait that succeeds, once. */
-static void test_debt(void **state)
+READY_CASE(test_debt)
 {
-    struct context *context = ready();
-
     hazard_host_work(fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_DEVICE), 0); /* all is over: it need not wait */
     fake.contexts[0].launched = 1;
@@ -183,10 +179,8 @@ static void more_work(void *arg)
     hazard_host_work(arg);
 }
 
-static void test_debt_meanwhile(void **state)
+READY_CASE(test_debt_meanwhile)
 {
-    struct context *context = ready();
-
     hazard_host_work(fake_stream(0, 0));
     fake_before(FN(cuCtxSynchronize), more_work, fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
@@ -196,10 +190,8 @@ static void test_debt_meanwhile(void **state)
 }
 
 /* A wait on the device pays nothing, though a debt came before it was over. */
-static void test_debt_on_device(void **state)
+READY_CASE(test_debt_on_device)
 {
-    struct context *context = ready();
-
     fake_before(FN(cuCtxRecordEvent), more_work, fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     fake_before(FN(cuCtxRecordEvent), NULL, NULL);
@@ -209,7 +201,7 @@ static void test_debt_on_device(void **state)
 
 /* --- errors --- */
 
-static void test_sticky(void **state)
+ISOLATED_CASE(test_sticky)
 {
     static const CUresult sticky[] = {
         CUDA_ERROR_ECC_UNCORRECTABLE,     CUDA_ERROR_NVLINK_UNCORRECTABLE, CUDA_ERROR_CONTAINED,
@@ -242,10 +234,8 @@ static void test_sticky(void **state)
 /* --- beside a capture --- */
 
 /* One begins between the first look and the wait. */
-static void test_capture_meanwhile(void **state)
+READY_CASE(test_capture_meanwhile, .environment = ORDERED)
 {
-    struct context *context = ready();
-
     fake_before(FN(cuEventCreate), capture_starts, NULL);
     fake_fail(FN(cuEventCreate), CUDA_ERROR_OUT_OF_MEMORY, 1);
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
@@ -268,10 +258,8 @@ static void slots_look(void *arg)
     fake.relaxes = busy * 10 + waits;
 }
 
-static void test_slot_says_that_it_waits(void **state)
+READY_CASE(test_slot_says_that_it_waits)
 {
-    struct context *context = ready();
-
     fake_before(FN(cuCtxRecordEvent), slots_look, context);
     fake_before(FN(cuCtxSynchronize), slots_look, context);
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
@@ -291,7 +279,7 @@ static void sleep_look(void *arg)
     slept += atomic_load(&pins_own->sleeps);
 }
 
-static void test_sleeps(void **state)
+ISOLATED_CASE(test_sleeps, .environment = STRICT)
 {
     static const size_t waits[] = {FN(cuCtxSynchronize), FN(cuMemFree_v2), FN(cuStreamSynchronize)};
     struct context *context = ready();
@@ -351,7 +339,7 @@ static const struct follow {
     {99, 2, 1, 99, FIRST " wait:c0,e0"},
 };
 
-static void test_follow(void **state)
+ISOLATED_ROWS(test_follow, follows, .environment = ORDERED)
 {
     const struct follow *row = *state;
     struct context *context = ready();
@@ -387,10 +375,8 @@ static void slot_frees(void *arg)
         atomic_store(&context->slots[0].seq, 2);
 }
 
-static void test_slot_found(void **state)
+READY_CASE(test_slot_found, .environment = ORDERED)
 {
-    struct context *context = ready();
-
     fake.relax_step = 1000;
     for (unsigned int i = 0; i < SLOTS_ALL; i++)
         atomic_store(&context->slots[i].seq, i != 5);
@@ -408,35 +394,11 @@ static void test_slot_found(void **state)
 }
 
 /* A thread that waits on the host gives the lead away first. */
-static void test_waits_outside_the_lead(void **state)
+READY_CASE(test_waits_outside_the_lead, .environment = STRICT)
 {
-    struct context *context = ready();
-
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     assert_int_equal(context->slots[SLOT_COMBINER].seq, 2);
     assert_int_equal(context->slots[SLOT_COMBINER].done, 0);
     assert_int_equal(context->slots[1].seq, 2);
     assert_int_equal(context->slots[1].done, 1);
-}
-
-int main(int argc, char **argv)
-{
-    struct isolated tests[COUNT(orders) + COUNT(follows) + 10];
-    size_t n = 0;
-
-    for (size_t i = 0; i < COUNT(orders); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_order), .environment = orders[i].environment, .row = &orders[i]};
-    for (size_t i = 0; i < COUNT(follows); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_follow), .environment = ORDERED, .row = &follows[i]};
-    tests[n++] = (struct isolated){ISOLATED(test_event_is_kept), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_debt)};
-    tests[n++] = (struct isolated){ISOLATED(test_debt_meanwhile)};
-    tests[n++] = (struct isolated){ISOLATED(test_debt_on_device)};
-    tests[n++] = (struct isolated){ISOLATED(test_sticky)};
-    tests[n++] = (struct isolated){ISOLATED(test_capture_meanwhile), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_slot_says_that_it_waits)};
-    tests[n++] = (struct isolated){ISOLATED(test_slot_found), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_waits_outside_the_lead), .environment = STRICT};
-    tests[n++] = (struct isolated){ISOLATED(test_sleeps), .environment = STRICT};
-    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

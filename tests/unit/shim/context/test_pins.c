@@ -70,7 +70,7 @@ static void call_start(enum in in, struct context *context, uint64_t addr)
 
 /* --- which threads are in calls --- */
 
-static void test_calls(void **state)
+ISOLATED_CASE(test_calls)
 {
     struct context *context = ready(), *second = pooled(1);
     const uint64_t addr = block(context, 3 * MIB), far = block(second, 1000);
@@ -103,7 +103,7 @@ static void test_calls(void **state)
     pin_end(NULL);
 }
 
-static void test_pins(void **state)
+ISOLATED_CASE(test_pins)
 {
     struct context *context = ready(), *second = pooled(1);
     struct pins *own;
@@ -128,9 +128,8 @@ static void test_pins(void **state)
     pin_end(own);
 }
 
-static void test_pin_refused(void **state)
+READY_CASE(test_pin_refused)
 {
-    struct context *context = ready();
     struct pool *pool = context->pool;
 
     atomic_store(&context->leaving, 1);
@@ -147,7 +146,7 @@ static void test_pin_refused(void **state)
 }
 
 /* A thread that sleeps counts as being in a call only for the destruction of a pool. */
-static void test_sleepers(void **state)
+ISOLATED_CASE(test_sleepers)
 {
     static const enum in ins[] = {IN_CALL, IN_FREE, IN_PIN, IN_SLEEP};
     struct context *context = ready();
@@ -183,9 +182,8 @@ static void *call_left_open(void *arg)
 }
 
 /* A thread that ends leaves nothing behind, and its record serves the next one; nobody else's does. */
-static void test_thread_ends(void **state)
+READY_CASE(test_thread_ends)
 {
-    struct context *context = ready();
     struct pins *own = pin_begin((uintptr_t)context), *first, *second;
 
     pin_end(own);
@@ -210,7 +208,7 @@ static void test_thread_ends(void **state)
 }
 
 /* Once it sleeps, it is known whose memory a free is of. */
-static void test_sleep_resolves(void **state)
+ISOLATED_CASE(test_sleep_resolves)
 {
     struct context *context = ready(), *second = pooled(1);
     struct pins *own = pin_begin(PIN_ADDRESS(0x1000));
@@ -223,7 +221,7 @@ static void test_sleep_resolves(void **state)
     pin_end(own);
 }
 
-static void test_barriers(void **state)
+ISOLATED_CASE(test_barriers)
 {
     const char *how = *state;
 
@@ -236,9 +234,11 @@ static void test_barriers(void **state)
     assert_int_equal(fake.registrations, fake.fences ? 0 : 1);
     assert_int_equal(now() - 1000 * SECOND_NS, fake.barriers_refused ? 40000000 : 0); /* a store's time */
 }
+ISOLATED_AGAIN(test_barriers, none, .row = "none")
+ISOLATED_AGAIN(test_barriers, promised, .row = "promised")
 
 /* A kernel without membarrier: each mark has a fence, and no record is at hand. */
-static void test_without_membarrier(void **state)
+ISOLATED_CASE(test_without_membarrier)
 {
     struct context *context;
     struct pins *own;
@@ -284,10 +284,8 @@ static void *thread_without_record(void *arg)
     return NULL;
 }
 
-static void test_no_memory(void **state)
+READY_CASE(test_no_memory)
 {
-    struct context *context = ready();
-
     elsewhere(thread_without_record, context);
     assert_false(busy(context, true));
 }
@@ -295,7 +293,7 @@ static void test_no_memory(void **state)
 /* --- other threads in calls --- */
 
 /* Before the program's call: those that may hand its handles to the driver; for a second at most. */
-static void test_waits_before(void **state)
+ISOLATED_CASE(test_waits_before)
 {
     static const struct {
         enum in in;
@@ -319,7 +317,7 @@ static void test_waits_before(void **state)
 }
 
 /* After it: all. */
-static void test_waits_after(void **state)
+ISOLATED_CASE(test_waits_after)
 {
     const enum in in = *state ? IN_CALL : IN_SLEEP;
     struct context *context = ready();
@@ -332,9 +330,10 @@ static void test_waits_after(void **state)
     assert_int_equal(fake.relaxes, 5);
     assert_null(pool_of(addr));
 }
+ISOLATED_AGAIN(test_waits_after, in_a_call, .row = "in a call")
 
 /* A thread does not come out: the pool lingers, and so does the entry, until somebody looks again. */
-static void test_lingers(void **state)
+ISOLATED_CASE(test_lingers)
 {
     struct context *context = ready(), *next;
     const uint64_t addr = block(context, 1000);
@@ -370,7 +369,7 @@ static void test_lingers(void **state)
 }
 
 /* The next context that comes, or goes, looks. */
-static void test_lingering_is_ended(void **state)
+ISOLATED_CASE(test_lingering_is_ended)
 {
     struct context *context = ready();
     const uint64_t addr = block(context, 1000);
@@ -388,28 +387,4 @@ static void test_lingering_is_ended(void **state)
         context_gone(context_leaving(fake_context(1)), false);
     assert_null(pool_of(addr));
 }
-
-int main(int argc, char **argv)
-{
-    struct isolated tests[20];
-    size_t n = 0;
-
-    tests[n++] = (struct isolated){ISOLATED(test_calls)};
-    tests[n++] = (struct isolated){ISOLATED(test_pins)};
-    tests[n++] = (struct isolated){ISOLATED(test_pin_refused)};
-    tests[n++] = (struct isolated){ISOLATED(test_sleepers)};
-    tests[n++] = (struct isolated){ISOLATED(test_thread_ends)};
-    tests[n++] = (struct isolated){ISOLATED(test_sleep_resolves)};
-    tests[n++] = (struct isolated){ISOLATED(test_barriers)};
-    tests[n++] = (struct isolated){ISOLATED(test_barriers), .row = "none"};
-    tests[n++] = (struct isolated){ISOLATED(test_barriers), .row = "promised"};
-    tests[n++] = (struct isolated){ISOLATED(test_without_membarrier)};
-    tests[n++] = (struct isolated){ISOLATED(test_no_memory)};
-    tests[n++] = (struct isolated){ISOLATED(test_waits_before)};
-    tests[n++] = (struct isolated){ISOLATED(test_waits_after)};
-    tests[n++] = (struct isolated){ISOLATED(test_waits_after), .row = "in a call"};
-    tests[n++] = (struct isolated){ISOLATED(test_lingers)};
-    tests[n++] = (struct isolated){ISOLATED(test_lingering_is_ended)};
-    tests[n++] = (struct isolated){ISOLATED(test_lingering_is_ended), .row = "comes"};
-    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
-}
+ISOLATED_AGAIN(test_lingering_is_ended, comes, .row = "comes")

@@ -60,7 +60,7 @@ static const struct init {
     {"CUPOOL_FREE=strict CUPOOL_HOOK=runtime", 13000, FNS, true, false, true, "CUPOOL_FREE", ""},
 };
 
-static void test_init(void **state)
+ISOLATED_OWN(test_init, inits)
 {
     const struct init *row = *state;
     struct policy policy = {.strict = !row->strict};
@@ -87,7 +87,7 @@ static void test_init(void **state)
 }
 
 /* A new context of a device that is strict by then. */
-static void test_init_strict_device(void **state)
+ISOLATED_CASE(test_init_strict_device)
 {
     static const char why_it_is[] = "for a reason";
     const char *why = NULL;
@@ -106,7 +106,7 @@ static void test_init_strict_device(void **state)
 }
 
 /* In place of a context that is gone: its debts do not come back, and nobody pays ours with its. */
-static void test_init_again(void **state)
+ISOLATED_CASE(test_init_again)
 {
     struct policy policy = {.host_work_seq = 5, .synced_seq = 3};
     const char *why;
@@ -231,7 +231,7 @@ static void word_do(struct policy *policy, const char *word)
     }
 }
 
-static void test_debts(void **state)
+ISOLATED_ROWS(test_debts, host_work_seq_of)
 {
     struct policy *policy = &ready()->policy;
     char text[128], *rest = text, *word;
@@ -239,7 +239,7 @@ static void test_debts(void **state)
     fake_current(fake_context(1));
     assert_non_null(context_current(&fake.driver));
     fake_current(fake_context(0));
-    snprintf(text, sizeof(text), "%s", (const char *)*state);
+    snprintf(text, sizeof(text), "%s", **(const char *const **)state);
     while ((word = strsep(&rest, " ")))
         word_do(policy, word);
 }
@@ -292,7 +292,7 @@ static struct context *with_memory(CUdeviceptr *ret_pooled)
     return context;
 }
 
-static void test_copy(void **state)
+ISOLATED_ROWS(test_copy, copies)
 {
     const struct copy *row = *state;
     CUdeviceptr block;
@@ -318,7 +318,7 @@ static const struct graph_row {
     {GRAPH_SET, DEVICE, false}, {GRAPH_SET, UNKNOWN, true}, {GRAPH_SET, MANAGED, false}, {GRAPH_SET, 0, false},
 };
 
-static void test_graph(void **state)
+ISOLATED_ROWS(test_graph, graphs)
 {
     const struct graph_row *row = *state;
     CUdeviceptr block;
@@ -357,10 +357,8 @@ static void test_graph(void **state)
 }
 
 /* Beside a capture, on a stream that does not take part in it. */
-static void test_beside_capture(void **state)
+READY_CASE(test_beside_capture)
 {
-    struct context *context = ready();
-
     pay(NULL);
     capture_begun(order_capture_begin(stream_of('b')), stream_of('b'), true);
     hazard_host_work(stream_of('a'));
@@ -368,9 +366,8 @@ static void test_beside_capture(void **state)
 }
 
 /* Where the user has decided, nothing of this counts, and nothing is asked; and in a process without a driver. */
-static void test_no_effect(void **state)
+READY_CASE(test_no_effect)
 {
-    struct context *context = ready();
     const bool waits = owes(&context->policy);
 
     fake_range_add(HOST, 4096, CU_MEMORYTYPE_HOST, 0);
@@ -391,37 +388,14 @@ static void test_no_effect(void **state)
         assert_int_equal(owes(&context->policy), waits);
     assert_int_equal(context->policy.host_work_seq, fake.absent ? 2 : 0);
 }
+ISOLATED_AGAIN(test_no_effect, ordered, .environment = "CUPOOL_FREE=ordered")
+ISOLATED_AGAIN(test_no_effect, strict, .environment = "CUPOOL_FREE=strict")
 
 /* A strict context has no use for debts. */
-static void test_strict_owes_nothing(void **state)
+READY_CASE(test_strict_owes_nothing)
 {
-    struct context *context = ready();
-
     policy_strict(0, "test");
     hazard_host_work(stream_of('a'));
     assert_int_equal(context->policy.host_work_seq, 1);
     assert_true(owes(&context->policy));
-}
-
-int main(int argc, char **argv)
-{
-    struct isolated tests[COUNT(inits) + COUNT(host_work_seq_of) + COUNT(copies) + COUNT(graphs) + 8];
-    size_t n = 0;
-
-    for (size_t i = 0; i < COUNT(inits); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_init), .environment = inits[i].environment, .row = &inits[i]};
-    for (size_t i = 0; i < COUNT(host_work_seq_of); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_debts), .row = host_work_seq_of[i]};
-    for (size_t i = 0; i < COUNT(copies); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_copy), .row = &copies[i]};
-    for (size_t i = 0; i < COUNT(graphs); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_graph), .row = &graphs[i]};
-    tests[n++] = (struct isolated){ISOLATED(test_init_strict_device)};
-    tests[n++] = (struct isolated){ISOLATED(test_init_again)};
-    tests[n++] = (struct isolated){ISOLATED(test_beside_capture)};
-    tests[n++] = (struct isolated){ISOLATED(test_strict_owes_nothing)};
-    tests[n++] = (struct isolated){ISOLATED(test_no_effect)};
-    tests[n++] = (struct isolated){ISOLATED(test_no_effect), .environment = "CUPOOL_FREE=ordered"};
-    tests[n++] = (struct isolated){ISOLATED(test_no_effect), .environment = "CUPOOL_FREE=strict"};
-    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

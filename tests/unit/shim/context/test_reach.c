@@ -22,7 +22,7 @@ static const struct reach {
     {UNKNOWN, 1, 0}, {0, 1, 0},
 };
 
-static void test_reach(void **state)
+ISOLATED_ROWS(test_reach, reaches)
 {
     const struct reach *row = *state;
 
@@ -35,7 +35,7 @@ static void test_reach(void **state)
     assert_true(fake_thread_is_clean(fake_context(0)));
 }
 
-static void test_reach_other(void **state)
+ISOLATED_ROWS(test_reach_other, reaches)
 {
     const struct reach *row = *state;
 
@@ -49,7 +49,7 @@ static void test_reach_other(void **state)
 }
 
 /* The device of a context that is not pooled cannot be told: then the memory's alone. */
-static void test_reach_untold(void **state)
+ISOLATED_CASE(test_reach_untold, .row = "push")
 {
     const char *how = *state;
 
@@ -64,9 +64,11 @@ static void test_reach_untold(void **state)
     assert_int_equal(strict(), 1);
     assert_true(fake_thread_is_clean(strcmp(how, "none") == 0 ? NULL : fake_context(0)));
 }
+ISOLATED_AGAIN(test_reach_untold, device, .row = "device")
+ISOLATED_AGAIN(test_reach_untold, none, .row = "none")
 
 /* The stream's context is current, and not pooled. */
-static void test_reach_current(void **state)
+ISOLATED_CASE(test_reach_current)
 {
     ready();
     fake_current(fake_context(2));
@@ -75,7 +77,7 @@ static void test_reach_current(void **state)
     assert_string_equal(fake_log(), "push:c1 pop"); /* to wait for earlier frees; nowhere else */
 }
 
-static void test_reach_unanswered(void **state)
+ISOLATED_CASE(test_reach_unanswered)
 {
     ready();
     if (*state)
@@ -85,9 +87,10 @@ static void test_reach_unanswered(void **state)
     hazard_foreign_access(FAR, CU_STREAM_LEGACY);
     assert_int_equal(strict(), 3);
 }
+ISOLATED_AGAIN(test_reach_unanswered, fails, .row = "fails")
 
 /* A driver that cannot say where memory is, and one that fails to. */
-static void test_device_unanswered(void **state)
+ISOLATED_CASE(test_device_unanswered, .count = 3)
 {
     const uintptr_t skipped = (uintptr_t)*state;
 
@@ -100,7 +103,7 @@ static void test_device_unanswered(void **state)
     assert_int_equal(strict(), 0);
 }
 
-static void test_reach_many(void **state)
+ISOLATED_CASE(test_reach_many)
 {
     CUdeviceptr to[] = {NEAR, NEAR, HOST}, from[] = {HOST, NEAR, NEAR};
     CUstream stream;
@@ -119,7 +122,7 @@ static void test_reach_many(void **state)
     assert_int_equal(strict(), 3);
 }
 
-static void test_reach_many_from(void **state)
+ISOLATED_CASE(test_reach_many_from)
 {
     const CUdeviceptr to[] = {NEAR, NEAR}, from[] = {HOST, FAR};
 
@@ -129,7 +132,7 @@ static void test_reach_many_from(void **state)
 }
 
 /* Each operand of each operation counts. */
-static void test_reach_batch(void **state)
+ISOLATED_CASE(test_reach_batch, .count = 4)
 {
     const uintptr_t which = (uintptr_t)*state;
     CUDA_MEMCPY3D_BATCH_OP operations[2] = {{.dst = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER}}};
@@ -184,7 +187,7 @@ static const struct access {
     {NEAR, 5, 1, RW, NULL},
 };
 
-static void test_access(void **state)
+ISOLATED_ROWS(test_access, accesses)
 {
     const struct access *row = *state;
     const CUmemAccessDesc access[2] = {
@@ -203,7 +206,7 @@ static void test_access(void **state)
     assert_string_equal(why, row->why ? row->why : "default");
 }
 
-static void test_access_alone(void **state)
+ISOLATED_CASE(test_access_alone)
 {
     const CUmemAccessDesc there = {.location = {.type = ON, .id = 1}, .flags = RW};
     const CUmemAccessDesc host = {.location = {.type = CU_MEM_LOCATION_TYPE_HOST}, .flags = RW};
@@ -218,7 +221,7 @@ static void test_access_alone(void **state)
 }
 
 /* It is the memory's device that counts, not the current one. */
-static void test_access_elsewhere(void **state)
+ISOLATED_CASE(test_access_elsewhere)
 {
     const CUmemAccessDesc access = {.location = {.type = ON, .id = 0}, .flags = RW};
 
@@ -231,7 +234,7 @@ static void test_access_elsewhere(void **state)
 }
 
 /* Neither the memory's device nor the current one can be told: it may be any. */
-static void test_access_untold(void **state)
+ISOLATED_CASE(test_access_untold)
 {
     const CUmemAccessDesc access = {.location = {.type = ON, .id = 0}, .flags = RW};
 
@@ -241,7 +244,7 @@ static void test_access_untold(void **state)
     assert_int_equal(strict(), ALL);
 }
 
-static void test_places(void **state)
+ISOLATED_CASE(test_places)
 {
     static const struct {
         int type, id, device;
@@ -265,34 +268,4 @@ static void test_places(void **state)
         assert_int_equal(hazard_is_host(&location, CU_MEM_ALLOCATION_TYPE_PINNED), rows[i].host);
         assert_true(hazard_is_host(&location, CU_MEM_ALLOCATION_TYPE_MANAGED));
     }
-}
-
-int main(int argc, char **argv)
-{
-    struct isolated tests[2 * COUNT(reaches) + COUNT(accesses) + 19];
-    size_t n = 0;
-
-    for (size_t i = 0; i < COUNT(reaches); i++) {
-        tests[n++] = (struct isolated){ISOLATED(test_reach), .row = &reaches[i]};
-        tests[n++] = (struct isolated){ISOLATED(test_reach_other), .row = &reaches[i]};
-    }
-    for (size_t i = 0; i < COUNT(accesses); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_access), .row = &accesses[i]};
-    tests[n++] = (struct isolated){ISOLATED(test_reach_untold), .row = "push"};
-    tests[n++] = (struct isolated){ISOLATED(test_reach_untold), .row = "device"};
-    tests[n++] = (struct isolated){ISOLATED(test_reach_untold), .row = "none"};
-    tests[n++] = (struct isolated){ISOLATED(test_reach_current)};
-    tests[n++] = (struct isolated){ISOLATED(test_reach_unanswered)};
-    tests[n++] = (struct isolated){ISOLATED(test_reach_unanswered), .row = "fails"};
-    for (uintptr_t i = 0; i < 3; i++)
-        tests[n++] = (struct isolated){ISOLATED(test_device_unanswered), .row = (const void *)i};
-    tests[n++] = (struct isolated){ISOLATED(test_reach_many)};
-    tests[n++] = (struct isolated){ISOLATED(test_reach_many_from)};
-    for (uintptr_t i = 0; i < 4; i++)
-        tests[n++] = (struct isolated){ISOLATED(test_reach_batch), .row = (const void *)i};
-    tests[n++] = (struct isolated){ISOLATED(test_access_alone)};
-    tests[n++] = (struct isolated){ISOLATED(test_access_elsewhere)};
-    tests[n++] = (struct isolated){ISOLATED(test_access_untold)};
-    tests[n++] = (struct isolated){ISOLATED(test_places)};
-    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

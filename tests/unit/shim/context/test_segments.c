@@ -21,7 +21,7 @@ static uint64_t idle_of(int device)
     return context_idle_bytes(device, &used);
 }
 
-static void test_defers(void **state)
+ISOLATED_CASE(test_defers, .environment = ORDERED)
 {
     static const size_t needed[] = {FN(cuMemFreeAsync), FN(cuStreamQuery), FN(cuStreamSynchronize),
                                     FN(cuDeviceGetAttribute)};
@@ -42,9 +42,8 @@ static void test_defers(void **state)
 
 /* --- a segment comes --- */
 
-static void test_comes(void **state)
+READY_CASE(test_comes, .environment = ORDERED)
 {
-    struct context *context = ready();
     uint64_t addr = 0;
 
     fake.free = 100 * MIB;
@@ -63,9 +62,8 @@ static void test_comes(void **state)
     assert_int_equal(fake.clocks, 2);
 }
 
-static void test_refused(void **state)
+READY_CASE(test_refused, .environment = ORDERED)
 {
-    struct context *context = ready();
     uint64_t addr = 1;
 
     fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_OUT_OF_MEMORY, 1);
@@ -84,7 +82,7 @@ static void arrives(void *arg)
 }
 
 /* Asked again: memory has arrived meanwhile, or another context of the device had some. */
-static void test_refused_again(void **state)
+ISOLATED_CASE(test_refused_again, .environment = ORDERED)
 {
     struct context *context = ready(), *other = pooled(4), *far = pooled(1);
     uint64_t addr = 0, idle[3] = {block(other, 3 * MIB), block(context, 3 * MIB), block(far, 3 * MIB)};
@@ -116,9 +114,8 @@ static uint64_t segment(struct context *context)
     return addr;
 }
 
-static void test_goes(void **state)
+READY_CASE(test_goes, .environment = ORDERED)
 {
-    struct context *context = ready();
     const uint64_t first = segment(context), second = segment(context);
     const size_t before = context->device_free;
     const unsigned int arrivals = context_arrivals();
@@ -181,7 +178,7 @@ static const struct put {
     {false, FNS, FN(cuMemFree_v2), CUDA_ERROR_DEINITIALIZED, "free:0x7f0000000000", "", false},
 };
 
-static void test_put(void **state)
+ISOLATED_ROWS(test_put, puts_of, .environment = ORDERED)
 {
     const struct put *row = *state;
     struct context *context;
@@ -242,7 +239,7 @@ static const struct arrival {
     {true, 20, {20, 0}},  {true, 300, {300, 0}},      {true, 5000, {300, 30}},
 };
 
-static void test_collect(void **state)
+ISOLATED_ROWS(test_collect, arrivals_of, .environment = ORDERED)
 {
     const struct arrival *row = *state;
     struct context *context = with_gone(row->work);
@@ -259,7 +256,7 @@ static void test_collect(void **state)
     assert_true(fake_thread_is_clean(fake_context(0)));
 }
 
-static void test_collect_since(void **state)
+ISOLATED_CASE(test_collect_since, .environment = ORDERED)
 {
     struct context *context = with_gone(5000);
     uint64_t start;
@@ -272,7 +269,7 @@ static void test_collect_since(void **state)
     assert_int_equal(now() - start, 300 * MS);
 }
 
-static void test_collect_own_after_others(void **state)
+ISOLATED_CASE(test_collect_own_after_others, .environment = ORDERED)
 {
     struct context *context = with_gone(5000);
     uint64_t start;
@@ -287,7 +284,7 @@ static void test_collect_own_after_others(void **state)
 }
 
 /* A stream that could not be queried was not waited for: the next request waits as long as the first would have. */
-static void test_collect_after_capture(void **state)
+ISOLATED_CASE(test_collect_after_capture, .environment = ORDERED)
 {
     struct context *context = with_gone(5000);
     uint64_t start = now();
@@ -303,7 +300,7 @@ static void test_collect_after_capture(void **state)
 }
 
 /* At the bound: one's own frees', and nobody else's. */
-static void test_reclaim(void **state)
+ISOLATED_CASE(test_reclaim, .environment = ORDERED)
 {
     struct context *context = with_gone(60000);
     uint64_t start = now();
@@ -319,7 +316,7 @@ static void test_reclaim(void **state)
     assert_int_equal(context->arrived, SEGMENT);
 }
 
-static void test_collect_refused(void **state)
+ISOLATED_CASE(test_collect_refused, .environment = ORDERED)
 {
     struct context *context = with_gone(0);
 
@@ -351,7 +348,7 @@ static void context_goes(void *arg)
         atomic_store(&context->ending, true);
 }
 
-static void test_collect_context_goes(void **state)
+ISOLATED_CASE(test_collect_context_goes, .environment = ORDERED)
 {
     struct context *context = with_gone(100);
 
@@ -361,7 +358,7 @@ static void test_collect_context_goes(void **state)
     assert_int_equal(fake.relaxes, 7);
 }
 
-static void test_settle_device(void **state)
+ISOLATED_CASE(test_settle_device, .environment = ORDERED)
 {
     struct context *context = with_gone(0);
 
@@ -377,28 +374,4 @@ static void test_settle_device(void **state)
     device_collect(0);
     assert_int_equal(fake.relaxes, 0);
     assert_int_equal(context->arrived, SEGMENT);
-}
-
-int main(int argc, char **argv)
-{
-    struct isolated tests[COUNT(puts_of) + COUNT(arrivals_of) + 12];
-    size_t n = 0;
-
-    for (size_t i = 0; i < COUNT(puts_of); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_put), .environment = ORDERED, .row = &puts_of[i]};
-    for (size_t i = 0; i < COUNT(arrivals_of); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_collect), .environment = ORDERED, .row = &arrivals_of[i]};
-    tests[n++] = (struct isolated){ISOLATED(test_defers), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_comes), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_refused), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_refused_again), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_goes), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_collect_since), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_collect_own_after_others), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_collect_after_capture), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_reclaim), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_collect_refused), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_collect_context_goes), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_settle_device), .environment = ORDERED};
-    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

@@ -9,7 +9,7 @@
 
 /* --- strict --- */
 
-static void test_strict(void **state)
+ISOLATED_CASE(test_strict)
 {
     ready();
     policy_strict(1, "a reason");
@@ -26,7 +26,7 @@ static void test_strict(void **state)
     assert_string_equal(strchr(fake.traced, '\n'), "\npolicy:\"d\":0,\"free\":\"strict\",\"why\":\"everywhere\"\n");
 }
 
-static void test_strict_no_effect(void **state)
+ISOLATED_CASE(test_strict_no_effect, .environment = "CUPOOL_FREE=ordered")
 {
     const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_HOST},
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -40,8 +40,9 @@ static void test_strict_no_effect(void **state)
     assert_string_equal(fake.traced, "");
     assert_int_equal(fake_calls(FN(cuPointerGetAttribute)), 0);
 }
+ISOLATED_AGAIN(test_strict_no_effect, relaxed, .environment = "CUPOOL_FREE=relaxed")
 
-static void test_strict_memory(void **state)
+ISOLATED_CASE(test_strict_memory)
 {
     static const CUdeviceptr none[] = {0, HOST, MANAGED, UNKNOWN};
 
@@ -86,7 +87,7 @@ static struct context *with_free(void)
     return context;
 }
 
-static void test_waits_for_earlier_frees(void **state)
+ISOLATED_CASE(test_waits_for_earlier_frees)
 {
     with_free();
     policy_strict(1, "the other device");
@@ -99,7 +100,7 @@ static void test_waits_for_earlier_frees(void **state)
 }
 
 /* A texture goes: the current device's frees are waited for, and nothing becomes strict. */
-static void test_frees_wait(void **state)
+ISOLATED_CASE(test_frees_wait)
 {
     with_free();
     fake_current(fake_context(1));
@@ -113,13 +114,14 @@ static void test_frees_wait(void **state)
     policy_frees_wait(/* others: */ true);
 }
 
-static void test_frees_wait_no_effect(void **state)
+ISOLATED_CASE(test_frees_wait_no_effect, .environment = "CUPOOL_FREE=ordered")
 {
     with_free();
     fake.scripts[FN(cuEventQuery)].calls = 0;
     policy_frees_wait(/* others: */ true);
     assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
 }
+ISOLATED_AGAIN(test_frees_wait_no_effect, relaxed, .environment = "CUPOOL_FREE=relaxed")
 
 static void *strict_too(void *arg)
 {
@@ -138,7 +140,7 @@ static void meanwhile(void *arg)
 }
 
 /* A thread that comes while the first one waits, waits as well. */
-static void test_second_waits_too(void **state)
+ISOLATED_CASE(test_second_waits_too)
 {
     with_free();
     fake_before(FN(cuEventQuery), meanwhile, NULL);
@@ -164,7 +166,7 @@ static void reach_meanwhile(void *arg)
     elsewhere(reach_too, arg);
 }
 
-static void test_reach_waits_too(void **state)
+ISOLATED_CASE(test_reach_waits_too)
 {
     with_free();
     fake_before(FN(cuEventQuery), reach_meanwhile, NULL);
@@ -174,7 +176,7 @@ static void test_reach_waits_too(void **state)
 
 /* --- contexts of a device --- */
 
-static void test_second_context(void **state)
+ISOLATED_CASE(test_second_context)
 {
     fake_start();
     policy_context_seen(fake_context(0), 0);
@@ -201,23 +203,4 @@ static void test_second_context(void **state)
     policy_context_seen(fake_context(7), 63);
     policy_context_seen(fake_context(6), 1);
     assert_int_equal(strict(), 3);
-}
-
-int main(int argc, char **argv)
-{
-    struct isolated tests[11];
-    size_t n = 0;
-
-    tests[n++] = (struct isolated){ISOLATED(test_strict)};
-    tests[n++] = (struct isolated){ISOLATED(test_strict_no_effect), .environment = "CUPOOL_FREE=ordered"};
-    tests[n++] = (struct isolated){ISOLATED(test_strict_no_effect), .environment = "CUPOOL_FREE=relaxed"};
-    tests[n++] = (struct isolated){ISOLATED(test_strict_memory)};
-    tests[n++] = (struct isolated){ISOLATED(test_waits_for_earlier_frees)};
-    tests[n++] = (struct isolated){ISOLATED(test_frees_wait)};
-    tests[n++] = (struct isolated){ISOLATED(test_frees_wait_no_effect), .environment = "CUPOOL_FREE=ordered"};
-    tests[n++] = (struct isolated){ISOLATED(test_frees_wait_no_effect), .environment = "CUPOOL_FREE=relaxed"};
-    tests[n++] = (struct isolated){ISOLATED(test_second_waits_too)};
-    tests[n++] = (struct isolated){ISOLATED(test_reach_waits_too)};
-    tests[n++] = (struct isolated){ISOLATED(test_second_context)};
-    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

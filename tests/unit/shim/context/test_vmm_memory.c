@@ -40,7 +40,7 @@ static void go(struct context *context, uint64_t addr)
     segment_ops.free(context, BACKEND_VMM, addr, SEGMENT);
 }
 
-static void test_comes(void **state)
+ISOLATED_CASE(test_comes, .environment = VMM)
 {
     struct context *context = with_vmm();
     const uint64_t addr = segment(context);
@@ -54,7 +54,7 @@ static void test_comes(void **state)
 }
 
 /* A device has a fabric, and the machine no service for it. */
-static void test_abilities(void **state)
+ISOLATED_CASE(test_abilities, .environment = VMM)
 {
     struct context *context = with_vmm();
 
@@ -72,7 +72,7 @@ static void test_abilities(void **state)
 }
 
 /* Nothing is left of a segment that could not be had. */
-static void test_comes_not(void **state)
+ISOLATED_CASE(test_comes_not, .environment = VMM)
 {
     static const size_t functions[] = {FN(cuMemAddressReserve), FN(cuMemCreate), FN(cuMemMap), FN(cuMemSetAccess)};
     struct context *context = with_vmm();
@@ -101,7 +101,7 @@ static void test_comes_not(void **state)
 }
 
 /* It stays until the event is over that was recorded behind the frees, and nobody waits for that here. */
-static void test_goes(void **state)
+ISOLATED_CASE(test_goes, .environment = VMM)
 {
     struct context *context = with_vmm();
     const uint64_t first = segment(context), second = segment(context);
@@ -131,7 +131,7 @@ static void test_goes(void **state)
     assert_true(fake_thread_is_clean(fake_context(0)));
 }
 
-static void test_goes_not(void **state)
+ISOLATED_CASE(test_goes_not, .environment = VMM)
 {
     struct context *context = with_vmm();
     const uint64_t first = segment(context), second = segment(context), third = segment(context);
@@ -161,7 +161,7 @@ static void test_goes_not(void **state)
 }
 
 /* An event that cannot be asked about is asked about later, and nobody waits for that. */
-static void test_query_fails(void **state)
+ISOLATED_CASE(test_query_fails, .environment = VMM)
 {
     struct context *context = with_vmm();
     const uint64_t addr = segment(context), start = now();
@@ -184,7 +184,7 @@ static void work_moves(void *arg)
 }
 
 /* As for the driver's own memory: half a minute for this thread's frees, 0.3 s for others'. */
-static void test_waits(void **state)
+ISOLATED_CASE(test_waits, .environment = VMM)
 {
     const bool others = *state != NULL;
     struct context *context = with_vmm();
@@ -211,9 +211,10 @@ static void test_waits(void **state)
     segment_ops.collect(context); /* in vain before */
     assert_int_equal(now() - start, 30 * MS);
 }
+ISOLATED_AGAIN(test_waits, others, .environment = VMM, .row = "others")
 
 /* The memory does not go with the context by itself. */
-static void test_context_ends(void **state)
+ISOLATED_CASE(test_context_ends, .environment = VMM)
 {
     struct context *context = with_vmm(), *other = pooled(1);
     const uint64_t departing = segment(context), stays = segment(other);
@@ -234,7 +235,7 @@ static void test_context_ends(void **state)
     assert_string_equal(fake_log(), "stream:c0,1 event:c0,2");
 }
 
-static void test_context_stays(void **state)
+ISOLATED_CASE(test_context_stays, .environment = VMM)
 {
     struct context *context = with_vmm();
 
@@ -244,7 +245,7 @@ static void test_context_stays(void **state)
 }
 
 /* Where a request was refused meanwhile it is made again: there is memory now. */
-static void test_pause(void **state)
+ISOLATED_CASE(test_pause, .environment = VMM)
 {
     struct context *context = with_vmm();
     unsigned int arrivals = (block(context, 1000), context_arrivals());
@@ -264,7 +265,7 @@ static void test_pause(void **state)
 
 /* --- other devices --- */
 
-static void test_reach(void **state)
+ISOLATED_CASE(test_reach, .environment = VMM)
 {
     struct context *context = with_vmm(), *other;
     const uint64_t before = segment(context);
@@ -293,7 +294,7 @@ static void test_reach(void **state)
 }
 
 /* A device without a way to the memory costs one try, and the others get theirs. */
-static void test_no_way(void **state)
+ISOLATED_CASE(test_no_way, .environment = VMM)
 {
     struct context *context = with_vmm();
 
@@ -308,7 +309,7 @@ static void test_no_way(void **state)
 }
 
 /* The driver has a limit of peers: the device is one of those that have no way then, and memory is made without it. */
-static void test_too_many_peers(void **state)
+ISOLATED_CASE(test_too_many_peers, .environment = VMM)
 {
     struct context *context = with_vmm();
 
@@ -319,7 +320,7 @@ static void test_too_many_peers(void **state)
     assert_non_null(strstr(fake.said, "device 1 has no way to the memory of device 0"));
 }
 
-static void test_reach_fails(void **state)
+ISOLATED_CASE(test_reach_fails, .environment = VMM)
 {
     struct context *context = with_vmm();
     const uint64_t addr = segment(context);
@@ -347,7 +348,7 @@ static bool keeps(uint64_t addr, uint64_t *ret_number)
 }
 
 /* A descriptor is kept for the memory that it is of, and goes with that. */
-static void test_descriptors(void **state)
+ISOLATED_CASE(test_descriptors, .environment = VMM)
 {
     struct context *context = with_vmm();
     const uint64_t addr = segment(context), other = segment(context);
@@ -383,7 +384,7 @@ static void test_descriptors(void **state)
 }
 
 /* Programs have few of them. */
-static void test_many_descriptors(void **state)
+ISOLATED_CASE(test_many_descriptors, .environment = VMM)
 {
     struct context *context = with_vmm();
     const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -405,7 +406,7 @@ static void test_many_descriptors(void **state)
 
 /* --- where there is none, and captures --- */
 
-static void test_none(void **state)
+ISOLATED_CASE(test_none, .environment = VMM)
 {
     driver_ready();
     vmm.device_without = 0;
@@ -422,7 +423,7 @@ static void test_none(void **state)
     assert_int_equal(backend_find(BACKEND_VMM), -EAGAIN);
 }
 
-static void test_switch(void **state)
+ISOLATED_CASE(test_switch, .environment = ORDERED)
 {
     struct context *context, *without;
 
@@ -453,7 +454,7 @@ static const struct captured {
     {true, true, false, VMM " NCCL_GRAPH_REGISTER=0"},
 };
 
-static void test_captured(void **state)
+ISOLATED_OWN(test_captured, captures_of)
 {
     static const struct real_nccl copy;
     const struct captured *row = *state;
@@ -475,27 +476,4 @@ static void test_captured(void **state)
     assert_int_equal(mapping_at(before) != NULL, row->keeps);
     assert_null(mapping_at(after));
     assert_int_equal(strstr(fake.said, "2:memory that was there when a graph was captured") != NULL, row->keeps);
-}
-
-int main(int argc, char **argv)
-{
-    const struct isolated tests[] = {
-        {ISOLATED(test_comes), .environment = VMM},        {ISOLATED(test_abilities), .environment = VMM},
-        {ISOLATED(test_comes_not), .environment = VMM},    {ISOLATED(test_goes), .environment = VMM},
-        {ISOLATED(test_goes_not), .environment = VMM},     {ISOLATED(test_query_fails), .environment = VMM},
-        {ISOLATED(test_waits), .environment = VMM},        {ISOLATED(test_waits), .environment = VMM, .row = "others"},
-        {ISOLATED(test_context_ends), .environment = VMM}, {ISOLATED(test_context_stays), .environment = VMM},
-        {ISOLATED(test_pause), .environment = VMM},        {ISOLATED(test_reach), .environment = VMM},
-        {ISOLATED(test_no_way), .environment = VMM},       {ISOLATED(test_too_many_peers), .environment = VMM},
-        {ISOLATED(test_reach_fails), .environment = VMM},  {ISOLATED(test_none), .environment = VMM},
-        {ISOLATED(test_descriptors), .environment = VMM},  {ISOLATED(test_many_descriptors), .environment = VMM},
-        {ISOLATED(test_switch), .environment = ORDERED},
-    };
-    struct isolated captured[COUNT(captures_of)];
-
-    for (size_t i = 0; i < COUNT(captures_of); i++)
-        captured[i] = (struct isolated){ISOLATED(test_captured), .environment = captures_of[i].environment,
-                                        .row = &captures_of[i]};
-    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL) +
-           isolated_run(captured, COUNT(captured), argc > 1 ? argv[1] : NULL);
 }

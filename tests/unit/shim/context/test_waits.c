@@ -22,7 +22,7 @@ static void context_goes(void *arg)
 
 /* --- all work of a context --- */
 
-static void test_order_wait(void **state)
+ISOLATED_CASE(test_order_wait, .environment = ORDERED)
 {
     struct context *context = ready_all();
 
@@ -45,7 +45,7 @@ static void test_order_wait(void **state)
     assert_int_equal(context->slots[1].done, 1); /* what failed orders nothing */
 }
 
-static void test_wait_device(void **state)
+ISOLATED_CASE(test_wait_device, .environment = ORDERED)
 {
     struct context *context = ready_all();
 
@@ -63,7 +63,7 @@ static void test_wait_device(void **state)
 }
 
 /* None of the device's contexts is pooled yet: the current one, which is then. */
-static void test_wait_device_current(void **state)
+ISOLATED_CASE(test_wait_device_current, .environment = ORDERED)
 {
     const bool limited = *state != NULL;
 
@@ -86,10 +86,11 @@ static void test_wait_device_current(void **state)
     fake_current(NULL);
     assert_false(limited ? context_wait_device_for(1, 10) : context_wait_device(1));
 }
+ISOLATED_AGAIN(test_wait_device_current, for_so_long, .environment = ORDERED, .row = "for so long")
 
 /* --- the same, for so long --- */
 
-static void test_wait_until(void **state)
+ISOLATED_CASE(test_wait_until, .environment = ORDERED)
 {
     struct context *context = ready_all();
     uint64_t start;
@@ -117,7 +118,7 @@ static void test_wait_until(void **state)
     assert_true(fake_thread_is_clean(fake_context(1)));
 }
 
-static void test_wait_until_refused(void **state)
+ISOLATED_CASE(test_wait_until_refused, .environment = ORDERED)
 {
     static const size_t lacks[] = {FN(cuCtxRecordEvent), FN(cuEventQuery)};
     struct context *context;
@@ -145,7 +146,7 @@ static void capture_ends(void *arg)
 }
 
 /* A capture is waited for, a second at most, and no longer than asked. */
-static void test_wait_until_beside_capture(void **state)
+ISOLATED_CASE(test_wait_until_beside_capture, .environment = ORDERED)
 {
     struct context *context = ready_all();
     unsigned int ends = 20;
@@ -168,7 +169,7 @@ static void test_wait_until_beside_capture(void **state)
 }
 
 /* Its context goes: nothing is waited for any more. */
-static void test_wait_until_context_goes(void **state)
+ISOLATED_CASE(test_wait_until_context_goes, .environment = ORDERED)
 {
     struct context *context = ready_all();
 
@@ -179,8 +180,9 @@ static void test_wait_until_context_goes(void **state)
     assert_false(order_wait_until(context, now() + 500 * MS));
     assert_int_equal(fake.relaxes, 7);
 }
+ISOLATED_AGAIN(test_wait_until_context_goes, beside_a_capture, .environment = ORDERED, .row = "beside a capture")
 
-static void test_wait_device_for(void **state)
+ISOLATED_CASE(test_wait_device_for, .environment = ORDERED)
 {
     uint64_t start;
 
@@ -211,7 +213,7 @@ static void context_ends(void *arg)
 }
 
 /* Another thread's reset ends a context beside the wait, and its work with it. */
-static void test_wait_all_context_ends(void **state)
+ISOLATED_CASE(test_wait_all_context_ends, .environment = ORDERED)
 {
     struct context *context = ready_all();
     bool late = true;
@@ -225,7 +227,7 @@ static void test_wait_all_context_ends(void **state)
     assert_false(busy(context, true));
 }
 
-static void test_wait_all_fails(void **state)
+ISOLATED_CASE(test_wait_all_fails, .environment = ORDERED)
 {
     bool late = true;
 
@@ -237,7 +239,7 @@ static void test_wait_all_fails(void **state)
     assert_string_equal(fake_log(), "sync:c0 push:c1 sync:c1 pop");
 }
 
-static void test_wait_all_until(void **state)
+ISOLATED_CASE(test_wait_all_until, .environment = ORDERED)
 {
     struct context *context = ready_all();
     bool late = false;
@@ -258,7 +260,7 @@ static void test_wait_all_until(void **state)
 
 /* --- primary contexts in which nothing was pooled --- */
 
-static void test_wait_primaries(void **state)
+ISOLATED_CASE(test_wait_primaries, .environment = ORDERED)
 {
     (void)state;
     ready();
@@ -275,27 +277,4 @@ static void test_wait_primaries(void **state)
     assert_int_equal(context_wait_primaries(), CUDA_SUCCESS);
     assert_string_equal(fake_log(), "");
     assert_int_equal(atomic_load(&contexts.probing[1]), 0);
-}
-
-int main(int argc, char **argv)
-{
-    struct isolated tests[14];
-    size_t n = 0;
-
-    tests[n++] = (struct isolated){ISOLATED(test_order_wait), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_wait_device), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_wait_device_current), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_wait_device_current), .environment = ORDERED, .row = "for so long"};
-    tests[n++] = (struct isolated){ISOLATED(test_wait_until), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_wait_until_refused), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_wait_until_beside_capture), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_wait_until_context_goes), .environment = ORDERED};
-    tests[n++] =
-        (struct isolated){ISOLATED(test_wait_until_context_goes), .environment = ORDERED, .row = "beside a capture"};
-    tests[n++] = (struct isolated){ISOLATED(test_wait_device_for), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_wait_all_context_ends), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_wait_all_fails), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_wait_all_until), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_wait_primaries), .environment = ORDERED};
-    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

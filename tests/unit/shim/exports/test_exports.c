@@ -100,7 +100,7 @@ static const struct form {
   ends[] = {ENDS(FORM)};
 
 /* The gate is closed before the real call, stays so if that succeeded, and opens when this stream's capture ends. */
-static void test_begin(void **state)
+ISOLATED_ROWS(test_begin, begins, .environment = ORDERED)
 {
     const struct form *form = *state;
     struct context *context = ready();
@@ -135,7 +135,7 @@ static void test_begin(void **state)
     }
 }
 
-static void test_end(void **state)
+ISOLATED_ROWS(test_end, ends, .environment = ORDERED)
 {
     const struct form *form = *state;
     const bool destroys = strstr(form->name, "Destroy") != NULL;
@@ -168,7 +168,7 @@ static void test_end(void **state)
 }
 
 /* A destroyed stream's handle may come back: its debt is paid by no wait for another. */
-static void test_destroy_debt(void **state)
+ISOLATED_ROWS(test_destroy_debt, ends)
 {
     const struct form *form = *state;
     struct context *context = ready();
@@ -184,7 +184,7 @@ static void test_destroy_debt(void **state)
 }
 
 /* Switched off: nothing is done around a call. */
-static void test_off(void **state)
+ISOLATED_ROWS(test_off, begins, .environment = ORDERED)
 {
     const struct form *form = *state;
     const bool begins_one = strstr(form->name, "Begin") != NULL;
@@ -203,6 +203,8 @@ static void test_off(void **state)
     }
     process_bypass_end();
 }
+ISOLATED_AGAIN(test_off, switched_off, ISOLATED_TABLE(begins), .environment = "CUPOOL_ENABLE=0")
+ISOLATED_AGAIN(test_off, ends, ISOLATED_TABLE(ends), .environment = ORDERED)
 
 /* --- free memory --- */
 
@@ -229,7 +231,7 @@ static const struct info {
     {FAKE_CAPACITY, 4 * MIB, FAKE_CAPACITY},
 };
 
-static void test_info(void **state)
+ISOLATED_ROWS(test_info, infos, .environment = ORDERED)
 {
     const struct info *row = *state;
     struct context *context = ready();
@@ -256,9 +258,8 @@ static void test_info(void **state)
 }
 
 /* Inside one of our own calls, and switched off: as the driver says. */
-static void test_info_passive(void **state)
+READY_CASE(test_info_passive, .environment = ORDERED)
 {
-    struct context *context = ready();
     size_t free, total;
 
     fake.next_of[REAL_cudaMemGetInfo] = (void *)next_info;
@@ -281,7 +282,7 @@ static int next_info_arrives(size_t *free, size_t *total)
 }
 
 /* Memory that arrived while the driver was asked would count twice. */
-static void test_info_again(void **state)
+ISOLATED_CASE(test_info_again, .environment = ORDERED)
 {
     size_t free, total;
 
@@ -304,7 +305,7 @@ static int next_ok(void)
     return result;
 }
 
-static void test_green(void **state)
+ISOLATED_CASE(test_green, .environment = ORDERED)
 {
     CUcontext handle = NULL;
 
@@ -339,7 +340,7 @@ static int next_alloc(CUdeviceptr *ptr, size_t size)
 }
 
 /* The driver hands out what a pool believes to have: it was freed behind our back. */
-static void test_disowned(void **state)
+ISOLATED_CASE(test_disowned, .environment = ORDERED " CUPOOL_LIMIT=4M")
 {
     struct context *context = ready();
     CUdeviceptr ptr = 0;
@@ -362,7 +363,7 @@ static void test_disowned(void **state)
 }
 
 /* A context that is destroyed is none beside which the next would be a second; one whose destruction failed is. */
-static void test_destroyed(void **state)
+ISOLATED_CASE(test_destroyed)
 {
     static CUresult (*const functions[])(CUcontext context) = {cuCtxDestroy, cuCtxDestroy_v2, cuCtxDetach};
     static const enum real_symbol symbols[] = {REAL_cuCtxDestroy, REAL_cuCtxDestroy_v2, REAL_cuCtxDetach};
@@ -391,7 +392,7 @@ static int next_late(void)
     return result;
 }
 
-static void test_late(void **state)
+ISOLATED_CASE(test_late, .environment = ORDERED)
 {
     CUmemGenericAllocationHandle handle;
 
@@ -414,7 +415,7 @@ static int next_lookup(const char *symbol, void **function)
 }
 
 /* With CUPOOL_HOOK=runtime the program gets the driver's own functions. */
-static void test_lookup(void **state)
+ISOLATED_CASE(test_lookup, .environment = ORDERED)
 {
     void *const expected = *state ? (void *)next : (void *)cuMemAlloc_v2;
     void *found = NULL;
@@ -432,11 +433,11 @@ static void test_lookup(void **state)
     assert_ptr_equal(found, next);
     assert_int_equal(cuGetProcAddress_v2("cuMemAlloc", NULL, 12000, 0, NULL), result);
 }
+ISOLATED_AGAIN(test_lookup, off, .environment = ORDERED " CUPOOL_HOOK=runtime", .row = "off")
 
 /* Other processes may never finish with memory that the program has exported. */
-static void test_ipc_exported(void **state)
+READY_CASE(test_ipc_exported, .environment = ORDERED)
 {
-    struct context *context = ready();
     const uint64_t addr = block(context, 3 * MIB);
 
     assert_false(context->pool->packs_never);
@@ -446,33 +447,4 @@ static void test_ipc_exported(void **state)
     assert_true(context->pool->packs_never);
     assert_int_equal(pool_free(addr), 0);
     assert_int_not_equal(block(context, 3 * MIB), addr);
-}
-
-int main(int argc, char **argv)
-{
-    struct isolated tests[3 * COUNT(begins) + 3 * COUNT(ends) + COUNT(infos) + 9];
-    size_t n = 0;
-
-    for (size_t i = 0; i < COUNT(begins); i++) {
-        tests[n++] = (struct isolated){begins[i].name, test_begin, ORDERED, &begins[i]};
-        tests[n++] = (struct isolated){begins[i].name, test_off, ORDERED, &begins[i]};
-        tests[n++] = (struct isolated){begins[i].name, test_off, "CUPOOL_ENABLE=0", &begins[i]};
-    }
-    for (size_t i = 0; i < COUNT(ends); i++) {
-        tests[n++] = (struct isolated){ends[i].name, test_end, ORDERED, &ends[i]};
-        tests[n++] = (struct isolated){ends[i].name, test_off, ORDERED, &ends[i]};
-        tests[n++] = (struct isolated){ends[i].name, test_destroy_debt, NULL, &ends[i]};
-    }
-    for (size_t i = 0; i < COUNT(infos); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_info), .environment = ORDERED, .row = &infos[i]};
-    tests[n++] = (struct isolated){ISOLATED(test_info_passive), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_info_again), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_green), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_destroyed)};
-    tests[n++] = (struct isolated){ISOLATED(test_late), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_lookup), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_lookup), .environment = ORDERED " CUPOOL_HOOK=runtime", .row = "off"};
-    tests[n++] = (struct isolated){ISOLATED(test_ipc_exported), .environment = ORDERED};
-    tests[n++] = (struct isolated){ISOLATED(test_disowned), .environment = ORDERED " CUPOOL_LIMIT=4M"};
-    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

@@ -19,7 +19,7 @@ static int next_ok(void)
     return result;
 }
 
-static void test_none(void **state)
+ISOLATED_CASE(test_none, .environment = ORDERED)
 {
     CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_RANGE_SIZE;
     struct context *context;
@@ -52,7 +52,7 @@ static CUresult waits(void)
     return cuStreamSynchronize(NULL);
 }
 
-static void test_error_seen(void **state)
+ISOLATED_CASE(test_error_seen, .environment = ORDERED)
 {
     static CUresult (*const functions[])(void) = {peer, opens, waits};
     static const enum real_symbol symbols[] = {REAL_cuCtxEnablePeerAccess, REAL_cuIpcOpenMemHandle_v2,
@@ -69,9 +69,10 @@ static void test_error_seen(void **state)
             assert_true(atomic_load(&context_entry_find(fake_context(i))->failed));
     }
 }
+ISOLATED_AGAIN(test_error_seen, off, .environment = "CUPOOL_ENABLE=0", .row = "off")
 
 /* Where a ticket's block is to be opened is not said; and in a call of the library's own tickets are none. */
-static void test_ticket(void **state)
+ISOLATED_CASE(test_ticket, .environment = ORDERED)
 {
     const unsigned int flags = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS;
     const struct ipc_name name = {{7}};
@@ -87,16 +88,4 @@ static void test_ticket(void **state)
     process_bypass_begin();
     assert_false(serve_ipc_open(&ticket, flags, &ptr, &opened));
     process_bypass_end();
-}
-
-int main(int argc, char **argv)
-{
-    const struct isolated tests[] = {
-        {ISOLATED(test_none), .environment = ORDERED},
-        {ISOLATED(test_error_seen), .environment = ORDERED},
-        {ISOLATED(test_error_seen), .environment = "CUPOOL_ENABLE=0", .row = "off"},
-        {ISOLATED(test_ticket), .environment = ORDERED},
-    };
-
-    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
 }

@@ -5,12 +5,9 @@
  *
  * Whole programs, their traces and their names are in tests/e2e/test_symbols.py.
  */
+#include "cases.h"
 #include "real/object.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
 #include <elf.h>
 #include <link.h>
 #include <stdio.h>
@@ -59,7 +56,7 @@ static ElfW(Phdr) * segment_of(unsigned int index)
     return (ElfW(Phdr) *)(image.bytes + image.header.e_phoff) + index;
 }
 
-static void test_ids(void **state)
+UNIT_CASE(test_ids)
 {
     static const uint8_t id[40] = {0x00, 0x5a, 0xff, 0x10, 7};
     uint8_t got[OBJECT_ID_MAX];
@@ -81,7 +78,7 @@ static void test_ids(void **state)
 }
 
 /* Headers that do not say where the notes are, or say so wrongly: nothing is read beyond what is mapped. */
-static void test_no_id(void **state)
+UNIT_CASE(test_no_id)
 {
     static const uint8_t id[20] = {1};
     const size_t end = note_put(NOTES, 4, ELF_NOTE_GNU, NT_GNU_BUILD_ID, id, sizeof(id));
@@ -117,7 +114,7 @@ static void test_no_id(void **state)
 }
 
 /* The program, in which this is. */
-static void test_program(void **state)
+UNIT_CASE(test_program)
 {
     char path[4096], exe[4096] = "";
     struct object object;
@@ -134,7 +131,7 @@ static void test_program(void **state)
     assert_false(object_of(NULL, &object));
 }
 
-static void test_relative(void **state)
+UNIT_CASE(test_relative)
 {
     const struct object relative = {.path = "./lib/x.so"}, absolute = {.path = "/lib/x.so"};
     char path[64];
@@ -149,12 +146,4 @@ static void test_relative(void **state)
     assert_true(object_path(&absolute, path, sizeof("/lib/x.so")));
     assert_string_equal(path, "/lib/x.so");
     assert_false(object_path(&absolute, path, sizeof("/lib/x.so") - 1));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ids), cmocka_unit_test(test_no_id),
-                                       cmocka_unit_test(test_program), cmocka_unit_test(test_relative)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,14 +3,11 @@
  * test_advice.c - shim/report/advice.c: each rule of advice.def, at its limit and just beyond it, and the order of the
  * rules. The end-to-end test `stats` has where the facts come from.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/conf_types.h"
+#include "cases.h"
 #include "report/advice.h"
 
 /* A run that went well, of a program with every counter at work. */
@@ -108,7 +105,7 @@ static const struct one {
     {{REGISTERED, .allocs = 9999, .nccl_unregistered = 501}, "501 of 1000"},
 };
 
-static void test_rules(void **state)
+UNIT_CASE(test_rules)
 {
     char text[400];
 
@@ -123,7 +120,7 @@ static void test_rules(void **state)
 }
 
 /* Every text fits into a line of the table, and none is written beyond its room. */
-static void test_room(void **state)
+UNIT_CASE(test_room)
 {
     const struct advice_facts facts = {FINE, .waited = 25001, .why = "peer access"};
     char text[400];
@@ -139,11 +136,4 @@ static void test_room(void **state)
         assert_memory_equal(room, text, len - 1);
         assert_int_equal(room[len], 'x');
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rules), cmocka_unit_test(test_room)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

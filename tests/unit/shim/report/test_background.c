@@ -4,19 +4,14 @@
  * at once; at exit it ends, and then the jobs. shim/report/background_thread.c alone, with jobs and a poll that are
  * made up here. Not here: what the jobs do, exit, threads that end (tests/e2e).
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "base/conf.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "cases.h"
 #include "clock.h"
 #include "context/device.h"
 #include "report/background_thread.h"
@@ -119,20 +114,12 @@ const struct background_job background_jobs[] = {
 };
 
 /* Between two ticks the thread sleeps once. */
-static void test_sleeps_in_a_poll(void **state)
+UNIT_CASE(test_sleeps_in_a_poll)
 {
+    atexit(ended_look);
     assert_true(background_start());
     while (atomic_load(&ticks) < WAKINGS)
         nap_ns(1000000);
     assert_true(atomic_load(&polls) >= WAKINGS - 1);
     assert_false(atomic_load(&wrong));
-}
-
-int main(void)
-{
-    atexit(ended_look);
-
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sleeps_in_a_poll)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,7 @@ static void started(void)
     serve_begin();
 }
 
-static void test_table(void **state)
+ISOLATED_CASE(test_table, .environment = "CUPOOL_DEBUG=1")
 {
     static size_t sizes[BLOCKS]; /* 0: there is no such block */
     static uint64_t addrs[BLOCKS];
@@ -52,7 +52,7 @@ static void test_table(void **state)
     }
 }
 
-static void test_padded(void **state)
+ISOLATED_CASE(test_padded, .environment = "CUPOOL_DEBUG=guard")
 {
     started();
     for (size_t size = 1; size < 5000; size++) {
@@ -68,7 +68,7 @@ static void frees_after_that(void)
 }
 
 /* A program's exit handler that is older than ours runs behind it, and may free. */
-static void test_exit(void **state)
+ISOLATED_CASE(test_exit, .environment = "CUPOOL_DEBUG=1")
 {
     atexit(frees_after_that);
     started();
@@ -84,7 +84,7 @@ static void said_look(void)
 }
 
 /* Without room for more, what is known stays so, and the report at exit says that it is not complete. */
-static void test_no_memory(void **state)
+ISOLATED_CASE(test_no_memory, .environment = "CUPOOL_DEBUG=1")
 {
     size_t size = 0;
 
@@ -103,14 +103,4 @@ static void test_no_memory(void **state)
         assert_int_equal(size, expected && (i == 1 || i == 514) ? 0 : i == 1 ? 100 : i);
     }
 }
-
-int main(int argc, char **argv)
-{
-    const struct isolated tests[] = {{ISOLATED(test_table), .environment = "CUPOOL_DEBUG=1"},
-                                     {ISOLATED(test_padded), .environment = "CUPOOL_DEBUG=guard"},
-                                     {ISOLATED(test_exit), .environment = "CUPOOL_DEBUG=1"},
-                                     {ISOLATED(test_no_memory), .environment = "CUPOOL_DEBUG=1"},
-                                     {ISOLATED(test_no_memory), .environment = "CUPOOL_DEBUG=1", .row = "none"}};
-
-    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
-}
+ISOLATED_AGAIN(test_no_memory, none, .environment = "CUPOOL_DEBUG=1", .row = "none")

@@ -9,18 +9,11 @@
 #include "isolated.h"
 #include "serve/serve.h"
 
-static void test_signal(void **state)
+ISOLATED_CASE(test_signal, .environment = "CUPOOL_STATS=signal:USR2")
 {
     fake_start();
     serve_begin();
     assert_int_equal(fake.futexes, 0);
     raise(SIGUSR2);
     assert_int_equal(fake.futexes, 1);
-}
-
-int main(int argc, char **argv)
-{
-    const struct isolated tests[] = {{ISOLATED(test_signal), .environment = "CUPOOL_STATS=signal:USR2"}};
-
-    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
 }

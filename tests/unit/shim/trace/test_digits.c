@@ -22,7 +22,7 @@ static void same(uint64_t n)
 }
 
 /* Around every number at which another digit begins, in either base. */
-static void test_edges(void **state)
+UNIT_CASE(test_edges)
 {
     uint64_t ten = 1;
 
@@ -35,7 +35,7 @@ static void test_edges(void **state)
     same(UINT64_MAX);
 }
 
-static void test_many(void **state)
+UNIT_CASE(test_many)
 {
     uint64_t n = 0x9e3779b97f4a7c15;
 
@@ -47,11 +47,4 @@ static void test_many(void **state)
     }
     for (n = 0; n < 20000; n++)
         same(n);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_edges), cmocka_unit_test(test_many)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_gap.c - which events the trace leaves out: gap.c alone, with a clock of the test's own. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "trace/gap.h"
 
 #define SECOND 1000000000u
@@ -38,14 +33,14 @@ static void told(bool open)
     gap.open = open;
 }
 
-static void test_no_limit(void **state)
+UNIT_CASE(test_no_limit)
 {
     start(0, false);
     for (unsigned int i = 0; i < 10 * GAP_BURST; i++)
         assert_int_equal(line(GAP_SEGMENTS), GAP_WRITE);
 }
 
-static void test_limit(void **state)
+UNIT_CASE(test_limit)
 {
     start(10 * LEN, false);
     for (unsigned int i = 0; i < 10; i++)
@@ -73,7 +68,7 @@ static void test_limit(void **state)
     assert_int_equal(gap.written, 10 * LEN);
 }
 
-static void test_rate(void **state)
+UNIT_CASE(test_rate)
 {
     start(0, true);
     for (unsigned int i = 0; i < GAP_BURST; i++)
@@ -91,7 +86,7 @@ static void test_rate(void **state)
     assert_int_equal(line(GAP_OTHERS), GAP_WRITE);
 }
 
-static void test_rate_that_is_bearable(void **state)
+UNIT_CASE(test_rate_that_is_bearable)
 {
     start(0, true);
     for (unsigned int i = 0; i < 10 * GAP_BURST; i++) {
@@ -100,7 +95,7 @@ static void test_rate_that_is_bearable(void **state)
     }
 }
 
-static void test_limit_ends_what_the_rate_began(void **state)
+UNIT_CASE(test_limit_ends_what_the_rate_began)
 {
     start((uint64_t)LEN * GAP_BURST, true);
     for (unsigned int i = 0; i < GAP_BURST; i++)
@@ -112,7 +107,7 @@ static void test_limit_ends_what_the_rate_began(void **state)
     assert_int_equal(gap.why, GAP_LIMIT);
 }
 
-static void test_error(void **state)
+UNIT_CASE(test_error)
 {
     start(0, false);
     gap_fail(&gap, now);
@@ -123,7 +118,7 @@ static void test_error(void **state)
     assert_int_equal(line(GAP_SEGMENTS), GAP_WRITE);
 }
 
-static void test_text(void **state)
+UNIT_CASE(test_text)
 {
     char text[2048];
     size_t len;
@@ -148,7 +143,7 @@ static void test_text(void **state)
 }
 
 /* The last one: what is tallied stays. */
-static void test_more_than_can_be_told(void **state)
+UNIT_CASE(test_more_than_can_be_told)
 {
     char text[4 * 256 + 1] = "";
     unsigned int lines = 0;
@@ -168,7 +163,7 @@ static void test_more_than_can_be_told(void **state)
 }
 
 /* Time that does not pass, or goes back, gives no credit. */
-static void test_a_clock_that_stands(void **state)
+UNIT_CASE(test_a_clock_that_stands)
 {
     start(0, true);
     for (unsigned int i = 1; i <= 10; i++) {
@@ -176,21 +171,4 @@ static void test_a_clock_that_stands(void **state)
         assert_int_equal(line(GAP_SEGMENTS), GAP_WRITE);
         assert_int_equal(gap.credit, (uint64_t)(GAP_BURST - i) * SECOND);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_limit),
-        cmocka_unit_test(test_limit),
-        cmocka_unit_test(test_rate),
-        cmocka_unit_test(test_a_clock_that_stands),
-        cmocka_unit_test(test_rate_that_is_bearable),
-        cmocka_unit_test(test_limit_ends_what_the_rate_began),
-        cmocka_unit_test(test_error),
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_more_than_can_be_told),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,7 +30,7 @@ static const char *written(const unsigned char *text)
     return to;
 }
 
-static void test_characters(void **state)
+ISOLATED_CASE(test_characters)
 {
     unsigned char text[8];
     char expected[16];
@@ -53,7 +53,7 @@ static void test_characters(void **state)
 }
 
 /* Each byte that begins nothing, numbers in more bytes than they take, and what is beyond Unicode. */
-static void test_none(void **state)
+ISOLATED_CASE(test_none)
 {
     unsigned char text[8] = {0};
 
@@ -74,7 +74,7 @@ static void test_none(void **state)
 }
 
 /* Where there is no room for all, what comes whole is there. */
-static void test_room(void **state)
+ISOLATED_CASE(test_room)
 {
     static const char text[] = "a\xc3\xa9\xe2\x82\xac\x01z", *const expected[] = {"",
                                                                                   "a",
@@ -93,7 +93,7 @@ static void test_room(void **state)
     }
 }
 
-static void test_clean(void **state)
+ISOLATED_CASE(test_clean)
 {
     char text[256], clean[256];
 
@@ -104,12 +104,4 @@ static void test_clean(void **state)
     text[255] = clean[255] = '\0';
     json_clean(text);
     assert_string_equal(text, clean);
-}
-
-int main(int argc, char **argv)
-{
-    const struct isolated tests[] = {
-        {ISOLATED(test_characters)}, {ISOLATED(test_none)}, {ISOLATED(test_room)}, {ISOLATED(test_clean)}};
-
-    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
 }

@@ -2,18 +2,13 @@
 /* test_records.c - allocation events on their way to the trace: records.c alone. */
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "trace/records.h"
 
 #define THREADS 4
@@ -84,7 +79,7 @@ static const char *take(void)
     return text;
 }
 
-static void test_lines(void **state)
+UNIT_CASE(test_lines)
 {
     unsigned long long t;
     struct record *record;
@@ -123,7 +118,7 @@ static void test_lines(void **state)
 }
 
 /* A stamp lies between the times of the other clock before and after it, at every moment. */
-static void test_clock(void **state)
+UNIT_CASE(test_clock)
 {
     static const unsigned int naps_us[] = {0, 0, 10, 2000, 0, 500, 30000, 0, 1000, 0};
     unsigned long long t;
@@ -144,7 +139,7 @@ static void test_clock(void **state)
 }
 
 /* Of several readings of both clocks, the one counts in which no time passed between them. */
-static void test_clock_while_busy(void **state)
+UNIT_CASE(test_clock_while_busy)
 {
     const struct timespec nap = {.tv_nsec = 100000000};
     unsigned long long t;
@@ -163,7 +158,7 @@ static void test_clock_while_busy(void **state)
     assert_true(t <= after + CLOCKS);
 }
 
-static void test_full(void **state)
+UNIT_CASE(test_full)
 {
     unsigned int n = 0, lines = 0;
     size_t len;
@@ -190,7 +185,7 @@ static void test_full(void **state)
 }
 
 /* A record that a thread has begun holds up those after it, and no reader for long; none is lost. */
-static void test_unfinished(void **state)
+UNIT_CASE(test_unfinished)
 {
     struct record *record;
     uint32_t turn;
@@ -233,7 +228,7 @@ static void *publishes(void *arg)
 }
 
 /* A thread that writes another line waits for the records that others have begun. */
-static void test_waited_for(void **state)
+UNIT_CASE(test_waited_for)
 {
     atomic_bool reserved = false;
     pthread_t thread;
@@ -248,7 +243,7 @@ static void test_waited_for(void **state)
 }
 
 /* A record that is stamped long before it is added; others' lines are none of its business. */
-static void test_late(void **state)
+UNIT_CASE(test_late)
 {
     unsigned long long t, before;
     struct record *record;
@@ -282,7 +277,7 @@ static void *adds(void *arg)
 }
 
 /* Each record once, those of a thread in their order, and its times never go back. */
-static void test_threads(void **state)
+UNIT_CASE(test_threads)
 {
     unsigned long long t, last[THREADS + 1] = {0}, p, n;
     unsigned int seen[THREADS + 1] = {0}, all = 0;
@@ -334,7 +329,7 @@ static void *takes_turns(void *arg)
 /*
  * A record added after its thread has seen an effect of another thread's later step comes after that thread's record.
  */
-static void test_what_depends(void **state)
+UNIT_CASE(test_what_depends)
 {
     unsigned long long n, last = 0;
     pthread_t threads[2];
@@ -355,13 +350,7 @@ static void test_what_depends(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),      cmocka_unit_test(test_clock),      cmocka_unit_test(test_clock_while_busy),
-        cmocka_unit_test(test_full),       cmocka_unit_test(test_unfinished), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_waited_for), cmocka_unit_test(test_late),       cmocka_unit_test(test_what_depends),
-    };
-
     start = monotonic_ns();
     records_start(start);
-    return cmocka_run_group_tests_name("records", tests, NULL, NULL);
+    return cases_run();
 }

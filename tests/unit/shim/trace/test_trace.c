@@ -33,7 +33,7 @@
 
 void __real_trace_open(void);
 
-static void test_rate(void **state)
+ISOLATED_CASE(test_rate)
 {
     static const struct {
         uint64_t passes; /* while the record is there */
@@ -68,7 +68,7 @@ static void test_rate(void **state)
 }
 
 /* Stacks that were asked for too late for the unwinder to be loaded: the caller alone. */
-static void test_frames(void **state)
+ISOLATED_CASE(test_frames, .environment = "CUPOOL_TRACE_STACKS=1")
 {
     char text[4 * RECORDS_ROOM];
     const char *frame;
@@ -90,7 +90,7 @@ static void test_frames(void **state)
 }
 
 /* The size of the block, where it is not the requested size rounded up. */
-static void test_block_size(void **state)
+ISOLATED_CASE(test_block_size)
 {
     static const struct {
         size_t requested;
@@ -116,7 +116,7 @@ static void test_block_size(void **state)
     }
 }
 
-static void test_observe(void **state)
+ISOLATED_CASE(test_observe)
 {
     struct context *context;
 
@@ -146,7 +146,7 @@ static bool oom_is_told(void)
 }
 
 /* The first time, after so many doublings, and each second; of each device. */
-static void test_oom(void **state)
+ISOLATED_CASE(test_oom)
 {
     fake_start();
     fake.step = 0;
@@ -162,7 +162,7 @@ static void test_oom(void **state)
 }
 
 /* The counters of a context that cannot be made to stay are not read, except at exit. */
-static void test_tick(void **state)
+ISOLATED_CASE(test_tick, .environment = "CUPOOL_STATS=signal:USR2")
 {
     struct context *context;
 
@@ -182,7 +182,7 @@ static void test_tick(void **state)
 }
 
 /* With every file and with none: a thread can be cancelled behind it if it could before, and errno is the program's. */
-static void test_thread_stays(void **state)
+ISOLATED_CASE(test_thread_stays, .environment = "CUPOOL_TRACE_FILE=/dev/null CUPOOL_STATS_FILE=/dev/null")
 {
     static void (*const functions[])(void) = {stats_page_open, stats_page_finish, __real_trace_open, trace_close};
     int before, after;
@@ -210,7 +210,7 @@ static void publish(void *arg)
 }
 
 /* Signals that interrupt writes lose no line, and the end no record that another thread is making. */
-static void test_interrupted(void **state)
+ISOLATED_CASE(test_interrupted, .environment = "CUPOOL_TRACE_EVENTS=segment,alloc")
 {
     static const char line[] = "{\"e\":\"test\"}\n";
     char folder[] = "/tmp/cupool-test-XXXXXX", path[64], text[4096] = "";
@@ -239,19 +239,4 @@ static void test_interrupted(void **state)
     fclose(file);
     assert_string_equal(fake.said, "");
     assert_int_equal(unlink(path) | rmdir(folder), 0);
-}
-
-int main(int argc, char **argv)
-{
-    const struct isolated tests[] = {
-        {ISOLATED(test_rate)},
-        {ISOLATED(test_frames), .environment = "CUPOOL_TRACE_STACKS=1"},
-        {ISOLATED(test_block_size)},
-        {ISOLATED(test_observe)},
-        {ISOLATED(test_oom)},
-        {ISOLATED(test_tick), .environment = "CUPOOL_STATS=signal:USR2"},
-        {ISOLATED(test_interrupted), .environment = "CUPOOL_TRACE_EVENTS=segment,alloc"},
-        {ISOLATED(test_thread_stays), .environment = "CUPOOL_TRACE_FILE=/dev/null CUPOOL_STATS_FILE=/dev/null"}};
-
-    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
 }
