@@ -29,14 +29,15 @@ static const struct packing_room no_room;
  * because on a full device others need the memory.
  *
  * A program that repeats its steps may use all of the bound's room: packing is then what saves it from giving segments
- * back in every step, and from waiting for that at the bound. Other sizes do not fit into the holes so often.
+ * back in every step, and from waiting for that at the bound. Other sizes do not fit into the holes so often, and for
+ * them the bound counts large segments as the device does: what a refusal puts into their holes may be all that stays.
  */
 static struct packing_room room_for(const struct pool *pool, size_t size)
 {
     const struct pool_config *config = &pool->config;
     const size_t native = native_bytes(pool), live = config->capacity ? live_bytes(pool) : 0;
     const size_t left = live < config->capacity ? config->capacity - live : 0;
-    const bool is_small = size <= PACK_SMALLEST;
+    const bool is_small = size <= PACK_SMALLEST, repeats = ghosts_repeat(&pool->ghosts);
     size_t bound = bound_beyond(pool, native > pool->native_peak ? native : pool->native_peak), max = config->break_max;
 
     if (pool->packs_never)
@@ -45,7 +46,8 @@ static struct packing_room room_for(const struct pool *pool, size_t size)
     for (int i = 0; config->capacity && i < 2; i++)
         max = (size_t)((unsigned __int128)max * left / config->capacity);
     max -= is_small ? 0 : max / 4;
-    bound -= is_small || ghosts_repeat(&pool->ghosts) ? 0 : bound / 4;
+    bound -= is_small || repeats ? 0 : bound / 4;
+    max = repeats || max < bound ? max : bound;
     return (struct packing_room){.bound = pool->exposed < bound ? bound - pool->exposed : 0,
                                  .device = pool->exposed_wholly < max ? max - pool->exposed_wholly : 0};
 }

@@ -312,9 +312,11 @@ MUTANTS = [
     Mutant("large blocks take all of what may be exposed", ["pairs", "break"], [
         ("max -= is_small ? 0 : max / 4;", "")]),
     Mutant("a program that repeats its steps has less room near the bound", ["bound"], [
-        ("bound -= is_small || ghosts_repeat(&pool->ghosts) ? 0 : bound / 4;", "bound -= is_small ? 0 : bound / 4;")]),
+        ("bound -= is_small || repeats ? 0 : bound / 4;", "bound -= is_small ? 0 : bound / 4;")]),
     Mutant("any program may use all of the room near the bound", ["snapshot"], [
-        ("bound -= is_small || ghosts_repeat(&pool->ghosts) ? 0 : bound / 4;", "")]),
+        ("bound -= is_small || repeats ? 0 : bound / 4;", "")]),
+    Mutant("the bound forgets what a refusal puts into holes", ["bound"], [
+        ("max = repeats || max < bound ? max : bound;", "")]),
     Mutant("blocks that leave little share a segment", ["pairs"], [
         ("native_size(size) - size >= PACK_LEAVES", "native_size(size) > size")]),
     Mutant("a program that frees nothing has its blocks packed", ["pairs"], [

@@ -54,12 +54,13 @@ static struct {
     } leaving[LIVE_MAX];
     size_t leaving_count, leaving_bytes, waits, given;
     unsigned int on_time; /* one request in so many finds the device on time */
+    size_t others;        /* what other processes have of the device */
 } test;
 
 static int backend_alloc(void *arg, unsigned int kind, size_t size, uint64_t *ret_addr)
 {
     (void)arg, (void)kind;
-    return space_take(&test.space, size, ret_addr);
+    return test.space.in_use + size + test.others > CAPACITY ? -ENOMEM : space_take(&test.space, size, ret_addr);
 }
 
 static void backend_free(void *arg, unsigned int kind, uint64_t addr, size_t size)
@@ -121,10 +122,8 @@ static void check(size_t size)
 
     test.most = part > test.most ? part : test.most;
     if (test.space.in_use > bound)
-        fail_msg(
-            "after %lu operations, with a request of %zu bytes, %zu MiB are held; at its peak the driver alone had "
-            "%zu",
-            test.ops, size, test.space.in_use / MIB, peak / MIB);
+        fail_msg("after %lu operations, the last for %zu bytes, %zu MiB are held; the driver alone had %zu at most",
+                 test.ops, size, test.space.in_use / MIB, peak / MIB);
 }
 
 static void any_thread(void)
@@ -415,6 +414,26 @@ UNIT_CASE(test_steps_that_repeat_end_up_with_no_wait_and_nothing_given_back)
     }
     assert_int_equal(test.waits, 0);
     assert_int_equal(test.given, 0);
+    end();
+}
+
+/* A hole of a packed segment then serves whatever fits, which may be all that stays of it. */
+UNIT_CASE(test_held_is_bounded_after_a_refusal)
+{
+    begin(/* seed: */ 1, /* lags: */ false, /* slack_percent: */ 0, 1);
+    for (size_t i = 0; i < 32; i++)
+        get((i < 11 ? 200 : 256) * MIB);
+    for (size_t i = 11; i-- > 0; get(190 * MIB))
+        put(i);
+    test.others = CAPACITY - test.bytes - 110 * MIB; /* natively the next requests just fit */
+    for (size_t i = 0; i < 11; i++)
+        get(10 * MIB);
+    test.others = 0;
+    for (size_t i = test.count; i-- > 0;)
+        if (test.live[i].size == 190 * MIB)
+            put(i);
+    for (size_t i = 0; i < 6; i++)
+        get(300 * MIB);
     end();
 }
 

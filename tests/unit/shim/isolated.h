@@ -39,7 +39,7 @@ struct isolated {
     static void function(void **state);                                                                                \
     ISOLATED_ADD(function, function##_case, __VA_ARGS__)                                                               \
     static void function(void **state)
-/* The same for a function that is called with the context that the file's ready() makes. */
+/* A case whose function is called with the context that the file's ready() makes. */
 #define READY_CASE(function, ...)                                                                                      \
     static void function##_with(struct context *context);                                                              \
     ISOLATED_CASE(function, __VA_ARGS__)                                                                               \
