@@ -5,12 +5,12 @@
  * rhythm of ipc_open.c. It prints medians in microseconds.
  *
  *     cc -D_GNU_SOURCE -O2 -I/usr/local/cuda/include -o ipc_floor tests/gpu/ipc_floor.c -lcuda -lpthread
- *     for nap in 0 2000; do ./ipc_floor $nap; done
+ *     for mib in 2 64; do ./ipc_floor 0 $mib; ./ipc_floor 2000 $mib; done
  *
- * answer: from the request until it has the descriptor; the exporter's thread sleeps in poll meanwhile. NAP: so many
- * microseconds more pass between two rounds: a processor that has slept longer is woken later. spins: the importer
- * looks for the answer instead of sleeping. all: the sum of what an open needs, the close of the descriptor included.
- * drop: the exporter's close of the last descriptor.
+ * MIB: of the memory. answer: from the request until it has the descriptor; the exporter's thread sleeps in poll
+ * meanwhile. NAP: so many microseconds more pass between two rounds: a processor that has slept longer is woken later.
+ * spins: the importer looks for the answer instead of sleeping. all: the sum of what an open needs, the close of the
+ * descriptor included. drop: the exporter's close of the last descriptor.
  */
 #include <cuda.h>
 #include <poll.h>
@@ -25,7 +25,8 @@
 #include <unistd.h>
 
 #define ROUNDS 51
-#define SIZE   ((size_t)2 << 20)
+
+static size_t size; /* of the memory */
 
 #define OK(call)                                                                                                       \
     do {                                                                                                               \
@@ -112,20 +113,20 @@ static void open_once(int socket, int spins, double *at)
     at[ANSWER] = now_us() - t;
     OK(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     at[IMPORT] = now_us() - t;
-    OK(cuMemAddressReserve(&addr, SIZE, SIZE, 0, 0));
+    OK(cuMemAddressReserve(&addr, size, 0, 0, 0));
     at[RESERVE] = now_us() - t;
-    OK(cuMemMap(addr, SIZE, 0, handle, 0));
+    OK(cuMemMap(addr, size, 0, handle, 0));
     at[MAP] = now_us() - t;
-    OK(cuMemSetAccess(addr, SIZE, &access_of, 1));
+    OK(cuMemSetAccess(addr, size, &access_of, 1));
     at[ACCESS] = now_us() - t;
     OK(cuMemRelease(handle));
     at[RELEASE] = now_us() - t;
     close(fd);
     at[CLOSE] = at[ALL] = now_us() - t;
-    OK(cuMemsetD8(addr, 1, SIZE));
+    OK(cuMemsetD8(addr, 1, size));
     OK(cuCtxSynchronize());
-    OK(cuMemUnmap(addr, SIZE));
-    OK(cuMemAddressFree(addr, SIZE));
+    OK(cuMemUnmap(addr, size));
+    OK(cuMemAddressFree(addr, size));
 }
 
 static void import(int socket, int go)
@@ -168,7 +169,7 @@ static void measure(int go, char spins, useconds_t nap)
     CUmemGenericAllocationHandle handle;
     double at[IMPORTERS], t;
 
-    OK(cuMemCreate(&handle, SIZE, &properties, 0));
+    OK(cuMemCreate(&handle, size, &properties, 0));
     for (int round = 0; round < ROUNDS; round++) {
         usleep(nap);
         t = now_us();
@@ -193,24 +194,26 @@ static void measure(int go, char spins, useconds_t nap)
 
 int main(int argc, char **argv)
 {
-    char text[2][16];
+    char text[3][16];
     int ask[2], go[2], status = 0;
     pthread_t server;
     pid_t pid;
 
-    if (argc == 3) {
-        import(atoi(argv[1]), atoi(argv[2]));
+    size = (size_t)(argc > 2 ? atoi(argv[2]) : 2) << 20;
+    if (argc > 3) {
+        import(atoi(argv[1]), atoi(argv[3]));
         return 0;
     }
     if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ask) || socketpair(AF_UNIX, SOCK_SEQPACKET, 0, go))
         return 1;
     snprintf(text[0], sizeof(text[0]), "%d", ask[1]);
-    snprintf(text[1], sizeof(text[1]), "%d", go[1]);
+    snprintf(text[1], sizeof(text[1]), "%zu", size >> 20);
+    snprintf(text[2], sizeof(text[2]), "%d", go[1]);
     pid = fork();
     if (pid == 0) {
         close(ask[0]);
         close(go[0]);
-        execl("/proc/self/exe", "ipc_floor", text[0], text[1], (char *)NULL);
+        execl("/proc/self/exe", "ipc_floor", text[0], text[1], text[2], (char *)NULL);
         _exit(1);
     }
     close(ask[1]);
