@@ -359,15 +359,6 @@ static void texture_goes_before(struct watch *w)
 
 #define texture_goes_after(...) NOTHING
 
-/* Memory of the driver's pools goes back. Natively earlier frees have waited for the work before it was freed in a
- * stream, so all of it goes. */
-static void trims_before(struct watch *w)
-{
-    policy_frees_wait(/* others: */ true);
-}
-
-#define trims_after(...) NOTHING
-
 /* A pool of the driver's. */
 #define pool_found_before(...) NOTHING
 

@@ -54,8 +54,6 @@ MUTANTS = [
         ("if (none && device >= 0) memory_goes();", "if (none && device >= 0) ;")]),
     Mutant("auto: a texture is destroyed before an earlier free's wait is over", ["auto_texture static auto", "rows driver"], [
         ("policy_frees_wait(/* others: */ true);", ";", "texture_goes_before")]),
-    Mutant("auto: a pool of the driver's is trimmed before an earlier free's wait is over", ["rows driver"], [
-        ("policy_frees_wait(/* others: */ true);", ";", "trims_before")]),
     Mutant("auto: a texture that is destroyed makes the devices strict", ["rows driver"], [
         ("policy_frees_wait(/* others: */ true);", 'policy_strict(POLICY_ALL, "");', "texture_goes_before")]),
     Mutant("auto: memory that is mapped for another device is not seen", ["auto_peer static auto"], [
