@@ -418,7 +418,7 @@ int host_pool_block(struct host_pool *pool, uint64_t addr, uint64_t *ret_base, s
 }
 
 /* After a free: record the token of its epoch. */
-static int record(struct host_pool *pool, bool waits)
+static int record(struct host_pool *pool)
 {
     const uint64_t epoch = host_tokens_begin(pool);
     const int rc = host_tokens_record(pool, epoch);
@@ -426,25 +426,25 @@ static int record(struct host_pool *pool, bool waits)
     if (rc)
         return rc == -EBUSY ? 0 : rc;
     host_last_free_set(pool, epoch);
-    return waits ? host_tokens_wait(pool, epoch, false) : 0;
+    return 0;
 }
 
 /* The free of a block that goes back to the driver, which waits as it does natively. */
-static int passing_free(struct host_pool *pool, struct host_segment *segment, bool waits)
+static int passing_free(struct host_pool *pool, struct host_segment *segment)
 {
     if (host_segment_give(pool, segment, true))
         return 0;
-    return record(pool, waits); /* it was kept after all, by a capture */
+    return record(pool); /* it was kept after all, by a capture */
 }
 
-int host_pool_free(struct host_pool *pool, uint64_t addr, bool waits)
+int host_pool_free(struct host_pool *pool, uint64_t addr)
 {
     struct host_segment *segment = NULL;
     struct host_block *block;
     size_t size;
     int rc;
 
-    if (!waits && host_is_sharded(pool) && host_shard_free(pool, addr, &rc))
+    if (host_is_sharded(pool) && host_shard_free(pool, addr, &rc))
         return rc;
     host_lock(pool);
     rc = live_find(pool, addr, &block);
@@ -462,9 +462,7 @@ int host_pool_free(struct host_pool *pool, uint64_t addr, bool waits)
         host_put(pool, block);
     }
     lock_give(&pool->lock);
-    if (segment)
-        return passing_free(pool, segment, waits);
-    return waits ? record(pool, true) : host_tokens_freed(pool, size);
+    return segment ? passing_free(pool, segment) : host_tokens_freed(pool, size);
 }
 
 void host_pool_stats_get(struct host_pool *pool, struct host_stats *ret_stats)

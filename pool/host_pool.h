@@ -109,12 +109,11 @@ void host_pool_destroy(struct host_pool *pool);
 int host_pool_alloc(struct host_pool *pool, const struct host_key *key, size_t size, uint64_t *ret_addr);
 
 /*
- * Free a block by its address. waits: do not return before all work launched so far has completed. -ENOENT: the address
- * is in no segment of the pool. -EINVAL: it is in one, but no live block starts there (double free, interior pointer).
- * Another error comes from record or wait: the block is freed all the same, and serves again only when a later token is
- * over.
+ * Free a block by its address. -ENOENT: the address is in no segment of the pool. -EINVAL: it is in one, but no live
+ * block starts there (double free, interior pointer). Another error comes from record: the block is freed all the same,
+ * and serves again only when a later token is over.
  */
-int host_pool_free(struct host_pool *pool, uint64_t addr, bool waits);
+int host_pool_free(struct host_pool *pool, uint64_t addr);
 
 /* Results as host_pool_free's, without freeing. 0: a live block starts at addr; its requested size and key. */
 int host_pool_find(struct host_pool *pool, uint64_t addr, size_t *ret_size, struct host_key *ret_key);

@@ -285,7 +285,7 @@ bool host_tokens_ask(struct host_pool *pool, uint64_t stamp)
     return true;
 }
 
-int host_tokens_wait(struct host_pool *pool, uint64_t epoch, bool exact)
+int host_tokens_wait(struct host_pool *pool, uint64_t epoch)
 {
     struct host_tokens *tokens = &pool->tokens;
     struct host_token *token;
@@ -299,7 +299,7 @@ int host_tokens_wait(struct host_pool *pool, uint64_t epoch, bool exact)
     lock_give(&tokens->lock);
     if (!token)
         return host_is_done(pool, epoch) ? 0 : -ESRCH;
-    rc = exact && token->epoch != epoch ? -ESRCH : pool->ops->wait(pool->arg, token->token);
+    rc = token->epoch != epoch ? -ESRCH : pool->ops->wait(pool->arg, token->token);
     lock_take(&tokens->lock);
     token_leave(tokens, token, rc == 0);
     lock_give(&tokens->lock);
@@ -314,7 +314,7 @@ void host_last_free_set(const struct host_pool *pool, uint64_t epoch)
 
 bool host_last_free_wait(struct host_pool *pool)
 {
-    if (last_free.pool != pool || host_tokens_wait(pool, last_free.epoch, true))
+    if (last_free.pool != pool || host_tokens_wait(pool, last_free.epoch))
         return false;
     last_free.pool = NULL;
     return true;

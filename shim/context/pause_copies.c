@@ -226,7 +226,7 @@ void pause_copies_drop(struct context *context)
         result = context_enter(context, &visit);
     for (size_t i = 0; i < paused->chunk_count && !result; i++) {
         if (paused->pooled)
-            host_pool_free(host_memory_pool(), paused->chunks[i], /* waits: */ false);
+            host_pool_free(host_memory_pool(), paused->chunks[i]);
         else
             result = context->driver->cuMemFreeHost((void *)(uintptr_t)paused->chunks[i]);
     }

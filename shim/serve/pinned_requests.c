@@ -104,7 +104,7 @@ enum serve_verdict serve_host_free(uint64_t addr)
     /* After an error of the wait alone the block is freed all the same: it is used again only once the work is over. */
     if (context_failed(context) || (host_memory_wait(context) && context_failed(context)))
         return SERVE_FAILED;
-    rc = host_pool_free(pool, addr, false);
+    rc = host_pool_free(pool, addr);
     return !rc ? SERVE_DONE : rc == -EINVAL ? SERVE_INVALID : rc == -ENOENT ? SERVE_FORWARD : SERVE_FAILED;
 }
 

@@ -342,7 +342,7 @@ MUTANTS = [
     Mutant("pause: the addresses of a freed segment are unmapped again", ["pause / Meanwhile.test_everything_is_freed"], [
         ("if (!mapping->away) result = driver->cuMemUnmap(start, size);", "result = driver->cuMemUnmap(start, size);")]),
     Mutant("pause: the host memory of a pause is lost", ["pause / Contents.test_the_pinned_pool_stays_warm"], [
-        ("host_pool_free(host_memory_pool(), paused->chunks[i], /* waits: */ false);", ";")]),
+        ("host_pool_free(host_memory_pool(), paused->chunks[i]);", ";")]),
     Mutant("limit: pools that are there do not have it", ["ctl / Commands.test_trim_and_limit"], [
         ("if (context->pool && (device == CONTEXT_ALL || device == context->device)) pool_limit_set(context->pool, limit);", "")]),
     Mutant("vmm: segments that are there are not reached", ["shim_vmm_memory"], [

@@ -59,7 +59,7 @@ static uint64_t get(size_t size)
 
 static void put(uint64_t addr, size_t size)
 {
-    PASSES(program_free(&fake, addr, size, ID, false));
+    PASSES(program_free(&fake, addr, size, ID));
 }
 
 static struct host_stats stats(void)

@@ -358,10 +358,9 @@ int program_alloc(struct host_fake *fake, const struct host_key *key, size_t siz
     return 0;
 }
 
-int program_free(struct host_fake *fake, uint64_t addr, size_t size, uint32_t id, bool waits)
+int program_free(struct host_fake *fake, uint64_t addr, size_t size, uint32_t id)
 {
     const unsigned long launched = atomic_load(&fake->launched);
-    int rc;
 
     for (uint64_t at = addr; at < addr + size; at += HOST_GRANULE) {
         struct mark *mark = (struct mark *)(uintptr_t)at;
@@ -371,8 +370,5 @@ int program_free(struct host_fake *fake, uint64_t addr, size_t size, uint32_t id
         mark->launched = launched;
         mark->id = 0;
     }
-    rc = host_pool_free(fake->pool, addr, waits);
-    if (!rc && waits && !fake->frozen && fake->fail_rc != -EBUSY && atomic_load(&fake->completed) < launched)
-        host_fake_fault(fake, "a free that waits did not wait");
-    return rc;
+    return host_pool_free(fake->pool, addr);
 }

@@ -64,6 +64,6 @@ void host_fake_fault(struct host_fake *fake, const char *what);
 
 /* A program's request and free, with the checks. id: of the owner, not 0. */
 int program_alloc(struct host_fake *fake, const struct host_key *key, size_t size, uint32_t id, uint64_t *ret_addr);
-int program_free(struct host_fake *fake, uint64_t addr, size_t size, uint32_t id, bool waits);
+int program_free(struct host_fake *fake, uint64_t addr, size_t size, uint32_t id);
 
 #endif

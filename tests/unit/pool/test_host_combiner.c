@@ -17,7 +17,7 @@ static void pairs(size_t size, unsigned int n)
     uint64_t addr;
 
     for (unsigned int i = 0; i < n; i++) {
-        if (host_pool_alloc(fake.pool, &plain, size, &addr) || host_pool_free(fake.pool, addr, false))
+        if (host_pool_alloc(fake.pool, &plain, size, &addr) || host_pool_free(fake.pool, addr))
             host_fake_fault(&fake, "a pair failed");
     }
 }
@@ -185,7 +185,7 @@ CASE(test_a_token_that_failed)
         fake.fail_call = HOST_CALL_RECORD;
         fake.fail_at = calls(HOST_CALL_RECORD) + 1;
         fake.fail_rc = errors[i];
-        assert_int_equal(host_pool_free(fake.pool, addr, false), errors[i] == -EBUSY ? 0 : errors[i]);
+        assert_int_equal(host_pool_free(fake.pool, addr), errors[i] == -EBUSY ? 0 : errors[i]);
         host_fake_complete(&fake);
         assert_false(fake.pool->tokens.combining);
         memset((void *)(uintptr_t)addr, 0, MIB); /* the fake's marks */

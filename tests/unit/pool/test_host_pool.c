@@ -189,20 +189,20 @@ CASE(test_wrong_frees)
         if (size <= HOST_SMALL_MAX)
             assert_int_equal(host_pool_block(fake.pool, segment, &base, &found), -EINVAL);
         assert_int_equal(host_pool_block(fake.pool, segment - 1, &base, &found), -ENOENT);
-        assert_int_equal(host_pool_free(fake.pool, addr + 1, false), -EINVAL);
-        assert_int_equal(host_pool_free(fake.pool, addr + 512, false), -EINVAL);
-        assert_int_equal(host_pool_free(fake.pool, addr + size - 1, false), -EINVAL);
-        assert_int_equal(host_pool_free(fake.pool, segment - 1, false), -ENOENT);
-        assert_int_equal(host_pool_free(fake.pool, 0, false), -ENOENT);
-        assert_int_equal(host_pool_free(fake.pool, UINT64_MAX, false), -ENOENT);
+        assert_int_equal(host_pool_free(fake.pool, addr + 1), -EINVAL);
+        assert_int_equal(host_pool_free(fake.pool, addr + 512), -EINVAL);
+        assert_int_equal(host_pool_free(fake.pool, addr + size - 1), -EINVAL);
+        assert_int_equal(host_pool_free(fake.pool, segment - 1), -ENOENT);
+        assert_int_equal(host_pool_free(fake.pool, 0), -ENOENT);
+        assert_int_equal(host_pool_free(fake.pool, UINT64_MAX), -ENOENT);
         if (size <= HOST_SMALL_MAX)
-            assert_int_equal(host_pool_free(fake.pool, segment, false), -EINVAL);
+            assert_int_equal(host_pool_free(fake.pool, segment), -EINVAL);
         put(addr, size);
-        assert_int_equal(host_pool_free(fake.pool, addr, false), -EINVAL);
+        assert_int_equal(host_pool_free(fake.pool, addr), -EINVAL);
         assert_int_equal(host_pool_find(fake.pool, addr, &found, &key), -EINVAL);
         assert_int_equal(host_pool_block(fake.pool, addr + size / 2, &base, &found), -EINVAL);
         assert_int_equal(host_pool_trim(fake.pool, false) > 0, true);
-        assert_int_equal(host_pool_free(fake.pool, addr, false), -ENOENT);
+        assert_int_equal(host_pool_free(fake.pool, addr), -ENOENT);
     }
     assert_int_equal(stats().frees, sizeof(sizes) / sizeof(sizes[0]));
 }
@@ -238,7 +238,7 @@ CASE(test_owner_takes_its_memory_along)
     put(large, 4 * MIB);
     host_pool_owner_gone(fake.pool, 2);
     assert_int_equal(fake.lost, HOST_SLAB + 4 * MIB);
-    assert_int_equal(host_pool_free(fake.pool, theirs, false), -ENOENT);
+    assert_int_equal(host_pool_free(fake.pool, theirs), -ENOENT);
     PASSES(program_alloc(&fake, &other, 1000, ID, &theirs)); /* a context at the same address */
     put(theirs, 1000);
     put(mine, 1000);
@@ -252,7 +252,7 @@ CASE(test_memory_freed_past_the_pool)
     assert_int_equal(fake.lost, 0);
     host_pool_disown(fake.pool, large + MIB, MIB);
     assert_int_equal(fake.lost, 3 * MIB);
-    assert_int_equal(host_pool_free(fake.pool, large, false), -ENOENT);
+    assert_int_equal(host_pool_free(fake.pool, large), -ENOENT);
     put(kept, 5 * MIB);
     put(small, 1000);
 }
@@ -297,17 +297,6 @@ CASE(test_captures)
     assert_int_equal(get(2 * MIB), addr);
     put(addr, 2 * MIB);
     put(other, 2 * MIB);
-}
-
-CASE(test_free_that_waits)
-{
-    const uint64_t addr = get(2 * MIB);
-
-    host_fake_launch(&fake);
-    PASSES(program_free(&fake, addr, 2 * MIB, ID, true));
-    assert_int_equal(fake.completed, fake.launched);
-    assert_int_equal(get(2 * MIB), addr);
-    put(addr, 2 * MIB);
 }
 
 /* So many frees behind work that goes on that tokens are dropped: nothing is handed out too early, or lost. */

@@ -97,7 +97,7 @@ static void disturb(struct host_fake *fake, uint64_t *rng)
         (void)host_pool_decay(fake->pool, (unsigned int)below(rng, 4));
         break;
     default:
-        if (host_pool_free(fake->pool, next(rng) >> below(rng, 64), false) != -ENOENT)
+        if (host_pool_free(fake->pool, next(rng) >> below(rng, 64)) != -ENOENT)
             host_fake_fault(fake, "a free of no memory of the pool was accepted");
     }
 }
@@ -151,9 +151,9 @@ static void step(struct host_fake *fake, struct live *live, size_t *count, uint6
             (*count)++;
     } else if (*count) {
         one = &live[below(rng, *count)];
-        if (host_pool_free(fake->pool, one->addr + 1 + below(rng, one->size), false) == 0)
+        if (host_pool_free(fake->pool, one->addr + 1 + below(rng, one->size)) == 0)
             host_fake_fault(fake, "a free of an interior address was accepted");
-        (void)program_free(fake, one->addr, one->size, one->id, below(rng, 16) == 0);
+        (void)program_free(fake, one->addr, one->size, one->id);
         *one = live[--*count];
     }
 }
@@ -163,7 +163,7 @@ static void drain(struct host_fake *fake, struct live *live, size_t count)
     fake->fail_at = 0;
     fake->frozen = false;
     for (size_t i = 0; i < count; i++)
-        (void)program_free(fake, live[i].addr, live[i].size, live[i].id, false);
+        (void)program_free(fake, live[i].addr, live[i].size, live[i].id);
     host_fake_complete(fake);
     (void)host_pool_trim(fake->pool, false);
 }
@@ -224,7 +224,11 @@ static void scenario(struct host_fake *fake)
         host_fake_launch(fake);
         for (int i = 0; i < 8; i++)
             if (live[i].addr)
-                (void)program_free(fake, live[i].addr, live[i].size, 5, i == 7 && round == 1);
+                (void)program_free(fake, live[i].addr, live[i].size, 5);
+        live[0].addr = 0; /* at the bound: it waits for the last free's work */
+        (void)program_alloc(fake, &key, 30 * MIB, 5, &live[0].addr);
+        if (live[0].addr)
+            (void)program_free(fake, live[0].addr, 30 * MIB, 5);
         host_fake_launch(fake);
         (void)host_pool_decay(fake->pool, 1);
         host_fake_complete(fake);
@@ -284,7 +288,7 @@ static void *thread_main(void *arg)
         if (below(&rng, 512) == 0)
             (void)host_pool_decay(shared.pool, 1);
         if (one < &live[count]) {
-            (void)program_free(&shared, one->addr, one->size, one->id, below(&rng, 32) == 0);
+            (void)program_free(&shared, one->addr, one->size, one->id);
             *one = live[--count];
             continue;
         }
@@ -295,7 +299,7 @@ static void *thread_main(void *arg)
             count++;
     }
     for (size_t i = 0; i < count; i++)
-        (void)program_free(&shared, live[i].addr, live[i].size, live[i].id, false);
+        (void)program_free(&shared, live[i].addr, live[i].size, live[i].id);
     return NULL;
 }
 

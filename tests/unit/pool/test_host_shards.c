@@ -111,13 +111,13 @@ SHARDED_CASE(test_invalid_frees)
         if (asked == LARGE)
             (void)stock_large(LARGE);
         addr = get(asked);
-        assert_int_equal(host_pool_free(fake.pool, addr + HOST_GRANULE, false), -EINVAL);
+        assert_int_equal(host_pool_free(fake.pool, addr + HOST_GRANULE), -EINVAL);
         if (i % 2) { /* the block is the pool's then */
             PASSES(host_pool_block(fake.pool, addr + i * 100, &base, &size));
             assert_true(base == addr && size == asked);
         }
         put(addr, asked);
-        assert_int_equal(host_pool_free(fake.pool, addr, i / 2 % 2), -EINVAL);
+        assert_int_equal(host_pool_free(fake.pool, addr), -EINVAL);
         assert_int_equal(host_pool_find(fake.pool, addr, &size, &key), -EINVAL);
         assert_int_equal(host_pool_block(fake.pool, addr, &base, &size), -EINVAL);
         assert_sound();
@@ -140,7 +140,7 @@ SHARDED_CASE(test_another_thread_frees)
 
         assert_int_equal(pthread_create(&thread, NULL, put_main, (void *)(uintptr_t)addr), 0);
         pthread_join(thread, NULL);
-        assert_int_equal(host_pool_free(fake.pool, addr, false), -EINVAL);
+        assert_int_equal(host_pool_free(fake.pool, addr), -EINVAL);
         assert_sound();
     }
     assert_int_equal(stats().live, 0);
@@ -255,7 +255,7 @@ SHARDED_CASE(test_an_owner_that_ends)
     host_pool_owner_gone(fake.pool, plain.owner);
     assert_sound();
     assert_true(stats().live == 0 && stats().held == 0 && shard->out == 0);
-    assert_int_equal(host_pool_free(fake.pool, addr[0], false), -ENOENT);
+    assert_int_equal(host_pool_free(fake.pool, addr[0]), -ENOENT);
 }
 
 /* A block beyond the bound that could not go back goes back when it is freed again. */
