@@ -2,8 +2,8 @@
 /*
  * free_errors.c - frees that are wrong: what they return, and that nobody else is harmed.
  *
- * The tests make interior and double frees, and frees where none is allowed. What a wild free returns, one after a
- * reset and one by the wrong function, is in tests/gpu/probe; right frees that come early are in order.c.
+ * The tests make interior and double frees, and frees where none is allowed. tests/gpu/probe has the results of a
+ * wild free, of one after a reset and of one by the wrong function; right frees that come early are in order.c.
  */
 #include "behaviour.h"
 

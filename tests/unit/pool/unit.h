@@ -112,7 +112,7 @@ static inline void env_pool(struct env *env, const struct pool_config *config)
     env->pool = pool_new(config);
 }
 
-/* The same, with one member of the config set: ENV_WITH(env, limit = 10 * MIB). */
+/* A new pool with one member of the config set: ENV_WITH(env, limit = 10 * MIB). */
 #define ENV_WITH(env, member)                                                                                          \
     do {                                                                                                               \
         struct pool_config config_ = fake_config((env)->fake);                                                         \
