@@ -142,8 +142,8 @@ static CUresult descriptor_map(const struct ipc_grant *grant, int fd, uint64_t *
     if (result)
         return result;
     *ret_addr = mapping->addr;
-    /* Asked for by itself, because it may be a device that has no way there: natively that is an error of the open. */
-    if (owner != current && (result = access_give(driver, mapping, current)))
+    /* Where the device has no way there, natively that is an error of the open: the driver is asked which. */
+    if (owner != current && !vmm_reaches(owner, current) && (result = access_give(driver, mapping, current)))
         vmm_unmap(driver, mapping);
     return result;
 }

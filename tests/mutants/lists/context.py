@@ -318,6 +318,12 @@ MUTANTS = [
         ("released = driver->cuMemRelease(handle); if (released) /* tried again, because the memory would be lost */", "released = CUDA_SUCCESS; if (released)")]),
     Mutant("vmm: later segments are not reached", ["shim_vmm_memory"], [
         ("result = access_give_peers(driver, mapping, peers);", "result = CUDA_SUCCESS;")]),
+    Mutant("virtual memory: a device without a way has none for good", ["shim_vmm_memory"], [
+        ("vmm_reach_anew(const struct real_driver *driver, int device, int from) {", "vmm_reach_anew(const struct real_driver *driver, int device, int from) { if (1) return;")]),
+    Mutant("tickets: an open gives access once more", ["ipc / Importer.test_the_calls_of_an_open"], [
+        ("if (owner != current && !vmm_reaches(owner, current) && (result", "if (owner != current && (result")]),
+    Mutant("tickets: memory is opened that the device has no way to", ["ipc / Importer.test_a_device_without_a_way"], [
+        ("if (owner != current && !vmm_reaches(owner, current) && (result", "if (0 && (result")]),
     Mutant("pause: work is not waited for", ["pause / Contents.test_work_is_waited_for"], [
         ("if (!rc) rc = wait_for_all(&change);", "")]),
     Mutant("pause: contents are not copied back", ["pause / Contents.test_they_are_kept"], [
@@ -372,9 +378,9 @@ MUTANTS = [
     Mutant("ipc: a wrong message is passed over", ["fuzz_ipc_random", "ipc / Messages.test_wrong_ones"], [
         ("if (n <= 0 || !ipc_request_read(raw, (size_t)n, &request)) { connection_lost(connection); return; }",
          "if (n <= 0) { connection_lost(connection); return; } if (!ipc_request_read(raw, (size_t)n, &request)) continue;")]),
-    Mutant("ipc: a ticket answers for the driver's handle", ["ipc_beside / Importer.test_a_handle_of_the_driver_and_a_ticket"], [
+    Mutant("ipc: a ticket answers for the driver's handle", ["ipc / Importer.test_a_handle_of_the_driver_and_a_ticket"], [
         ("if (mapping && !import && ipc_native_is_open(mapping->addr))", "if (false)")]),
-    Mutant("ipc: what the driver has closed counts as open", ["ipc_beside / Importer.test_a_handle_of_the_driver_and_a_ticket"], [
+    Mutant("ipc: what the driver has closed counts as open", ["ipc / Importer.test_a_handle_of_the_driver_and_a_ticket"], [
         ("if (*at && !--(*at)->opens)", "if (false)")]),
     Mutant("ipc: a close does not wait for the importer's work", ["ipc / Held.test_the_close_waits"], [
         ("result = context ? context_wait(context) : CUDA_SUCCESS;", "result = CUDA_SUCCESS;")]),

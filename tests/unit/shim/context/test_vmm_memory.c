@@ -308,16 +308,30 @@ ISOLATED_CASE(test_no_way, .environment = VMM)
     assert_non_null(strstr(fake.said, "3:device 1 has no way to the memory of device 0 (error 101)\n"));
 }
 
-/* The driver has a limit of peers: the device is one of those that have no way then, and memory is made without it. */
+/* The driver has a limit of peers: the device is one of those that have no way then, and memory is made without it,
+ * until the driver gives it access by peers. */
 ISOLATED_CASE(test_too_many_peers, .environment = VMM)
 {
     struct context *context = with_vmm();
+    const uint64_t before = segment(context);
+    uint64_t after;
 
-    (void)segment(context);
     fake_fail(FN(cuMemSetAccess), CUDA_ERROR_TOO_MANY_PEERS, 2);
     vmm_reach(&fake.driver, 0, 1);
-    assert_int_equal(mapping_at(segment(context))->access, 1);
+    after = segment(context);
+    assert_int_equal(mapping_at(after)->access, 1);
     assert_non_null(strstr(fake.said, "device 1 has no way to the memory of device 0"));
+    vmm.calls = 0;
+    vmm_reach(&fake.driver, 0, 1);
+    assert_int_equal(vmm.calls, 0);
+    assert_false(vmm_reaches(0, 1));
+    vmm_reach_anew(&fake.driver, 0, 1);
+    assert_true(mapping_at(before)->access == 3 && mapping_at(after)->access == 3 && vmm_reaches(0, 1));
+    assert_int_equal(mapping_at(segment(context))->access, 3);
+    vmm.calls = 0;
+    vmm_reach_anew(&fake.driver, 0, 1);
+    assert_int_equal(vmm.calls, 0);
+    assert_false(vmm_reaches(0, 0) || vmm_reaches(-1, 0) || vmm_reaches(0, 64));
 }
 
 ISOLATED_CASE(test_reach_fails, .environment = VMM)
