@@ -10,7 +10,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
 #include "base/descriptor.h"
 #include "base/ipc_socket.h"
@@ -283,15 +282,11 @@ int vmm_descriptor_get(uint64_t addr, uint64_t *ret_number)
 
 void vmm_descriptor_keep(uint64_t addr, uint64_t number, int fd)
 {
-    struct ipc_descriptor copy = {.fd = file_copy(fd)};
+    struct ipc_descriptor copy;
     struct vmm_mapping *mapping;
 
-    if (copy.fd < 0)
+    if (ipc_keep(file_copy(fd), &copy))
         return;
-    if (fstat(copy.fd, &copy.file)) {
-        file_drop(copy.fd);
-        return;
-    }
     pthread_mutex_lock(&table.lock);
     mapping = mapping_at(addr);
     if (mapping && mapping->number == number && mapping->kept.fd < 0 && table.kept < KEPT_MAX) {

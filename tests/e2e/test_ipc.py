@@ -4,6 +4,7 @@ holds is used for nothing else, and whoever dies, is stopped, or talks nonsense 
 """
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
@@ -26,6 +27,7 @@ TICKET = struct.Struct("=8sIi16s16sQQ")
 REQUEST = struct.Struct("=IHHQ16s")
 GRANT = struct.Struct("=IHHQII16sQQQ16s64s")
 MAGIC, VERSION, OPEN, CLOSE = 0x49706f63, 1, 1, 2
+F_GETSIG = 11  # fcntl has it from Python 3.13 on
 
 
 class Bytes(Base):
@@ -387,6 +389,7 @@ class Messages(Base):
         real.send(request_of(handle))
         good, fds, _, _ = socket.recv_fds(real, 4096, 4)
         self.addCleanup(os.close, fds[0])
+        self.assertGreater(fcntl.fcntl(fds[0], F_GETSIG), 0)  # by which the exporter knows it
         fields = list(GRANT.unpack(good))
         station = os.urandom(16)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as fake:

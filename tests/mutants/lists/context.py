@@ -320,9 +320,9 @@ MUTANTS = [
         ("result = access_give_peers(driver, mapping, peers);", "result = CUDA_SUCCESS;")]),
     Mutant("virtual memory: a device without a way has none for good", ["shim_vmm_memory"], [
         ("vmm_reach_anew(const struct real_driver *driver, int device, int from) {", "vmm_reach_anew(const struct real_driver *driver, int device, int from) { if (1) return;")]),
-    Mutant("tickets: an open gives access once more", ["ipc / Importer.test_the_calls_of_an_open"], [
+    Mutant("tickets: an open gives access once more", ["shim_vmm_memory"], [
         ("if (owner != current && !vmm_reaches(owner, current) && (result", "if (owner != current && (result")]),
-    Mutant("tickets: memory is opened that the device has no way to", ["ipc / Importer.test_a_device_without_a_way"], [
+    Mutant("tickets: memory is opened that the device has no way to", ["shim_vmm_memory"], [
         ("if (owner != current && !vmm_reaches(owner, current) && (result", "if (0 && (result")]),
     Mutant("pause: work is not waited for", ["pause / Contents.test_work_is_waited_for"], [
         ("if (!rc) rc = wait_for_all(&change);", "")]),
