@@ -135,7 +135,7 @@ int ipc_connect(const struct ipc_name *name, uint64_t limit, struct ipc_descript
 bool ipc_is_open(const struct ipc_descriptor *descriptor)
 {
     return descriptor->fd >= 0 && file_state(descriptor->fd, &descriptor->file) != -EBADF &&
-            (!descriptor->mark || file_mark_of(descriptor->fd) == descriptor->mark);
+           (!descriptor->mark || file_mark_of(descriptor->fd) == descriptor->mark);
 }
 
 void ipc_end(struct ipc_descriptor *connection)

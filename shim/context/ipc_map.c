@@ -147,7 +147,7 @@ static CUresult descriptor_map(const struct ipc_grant *grant, int fd, uint64_t *
         return result;
     *ret_addr = mapping->addr;
     /* Where the device has no way there, natively that is an error of the open: the driver is asked which. */
-     if (owner != current && !vmm_reaches(owner, current) && (result = access_give(driver, mapping, current)))
+    if (owner != current && !vmm_reaches(owner, current) && (result = access_give(driver, mapping, current)))
         vmm_unmap(driver, mapping);
     return result;
 }

@@ -80,10 +80,7 @@ static struct block **addr_bucket(uint64_t addr)
 
 static struct block **name_bucket(const struct ipc_name *name)
 {
-    uint64_t word;
-
-    memcpy(&word, name->bytes, sizeof(word)); /* names are random */
-    return &table.by_name[word % BUCKETS];
+    return &table.by_name[ipc_name_hash(name) % BUCKETS];
 }
 
 static struct block *block_at(uint64_t addr)
