@@ -390,8 +390,6 @@ MUTANTS = [
         ("at = sorted_until(mapping->addr); memmove(", "at = imports.sorted_count; memmove(")]),
     Mutant("ipc: the table of mappings does not grow", ["ipc / Bytes.test_many_blocks"], [
         ("if (imports.mappings < imports.room) return true;", "if (imports.room) return imports.mappings < imports.room;")]),
-    Mutant("ipc: a mapping that is gone is found", ["ipc / Bytes.test_many_blocks"], [
-        ("if (i && imports.sorted[i - 1] == mapping) memmove(", "if (false) memmove(")]),
     Mutant("ipc: what is open in a context that has ended stays", ["ipc / Held.test_a_context_ends"], [
         ("import->lost = true;", "(void)import;")]),
     Mutant("ipc: a block is not where it lies in its segment", ["ipc / Bytes.test_both_ways"], [
