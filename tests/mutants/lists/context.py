@@ -386,6 +386,10 @@ MUTANTS = [
         ("result = context ? context_wait_handle(context) : CUDA_SUCCESS;", "result = CUDA_SUCCESS;")]),
     Mutant("ipc: each block maps its segment", ["ipc / Bytes.test_blocks_of_one_segment"], [
         ("if (!mapping) { mapping = sorted_reserve() ?", "{ mapping = sorted_reserve() ?")]),
+    Mutant("ipc: importers wait until all idle memory has gone", ["shim_vmm_memory"], [
+        ("while (arrivals_collect_one(context)) ipc_server_tick(now_ns());", "arrivals_collect(context, 0);")]),
+    Mutant("vmm: one segment goes with each tick of decay", ["shim_vmm_memory"], [
+        ("while (arrivals_collect_one(context)) ipc_server_tick(now_ns());", "if (arrivals_collect_one(context)) ipc_server_tick(now_ns());")]),
     Mutant("ipc: a close that becomes the last one does not wait", ["ipc_beside / Importer.test_two_threads_close_it_at_once"], [
         ("if (context || !context_to_wait_for(addr)) break; unclaim(cancel);", "break;")]),
     Mutant("ipc: many mappings are not in order", ["ipc_beside / Importer.test_many_blocks"], [
