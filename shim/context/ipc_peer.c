@@ -161,7 +161,7 @@ const char *ipc_peer_reason(int rc)
         return "that process has ended, or is in a container of its own";
     case -ECONNRESET:
     case -EPIPE:
-        return "that process has ended";
+        return "that process has ended, or is in a container that does not see this one";
     case -EPERM:
         return "that process is another user's";
     case -ETIMEDOUT:
