@@ -97,6 +97,21 @@ class Importer(Base):
 
 
 class Exporter(Base):
+    def test_one_that_is_stopped_hears_of_every_close(self) -> None:
+        """It is waited for once, and hears of the rest when it goes on: nothing stays held."""
+        a, b = Process(self, CUPOOL_BACKEND="vmm"), Process(self, CUPOOL_BACKEND="vmm", CUPOOL_IPC="2000")
+        before = a("used")
+        mine = [int(a.ask("alloc 600")[1]) for _ in range(400)]  # a socket has room for some 280
+        its = [b.open(a.handle(i), 600) for i in mine]
+        a.stop()
+        for k in its:
+            self.assertEqual(b(f"close {k}"), 0)
+        os.kill(a.pid, signal.SIGCONT)
+        self.assertEqual(b(f"close {b.open(a.handle(mine[0]), 600)}"), 0)
+        for i in mine:
+            self.assertEqual(a(f"free {i}"), 0)
+        self.wait_for(a, "used", before)
+
     def test_an_error_of_the_device(self) -> None:
         """A free returns it, as natively, also if another process has the block open."""
         # The first call of cuMemGetInfo is the library's.

@@ -386,6 +386,10 @@ MUTANTS = [
         ("result = context ? context_wait_handle(context) : CUDA_SUCCESS;", "result = CUDA_SUCCESS;")]),
     Mutant("ipc: each block maps its segment", ["ipc / Bytes.test_blocks_of_one_segment"], [
         ("if (!mapping) { mapping = sorted_reserve() ?", "{ mapping = sorted_reserve() ?")]),
+    Mutant("ipc: an exporter without room does not hear of a close", ["ipc_beside / Exporter.test_one_that_is_stopped_hears_of_every_close"], [
+        ("peer->unsaid[peer->unsaid_count++] = *block;", "")]),
+    Mutant("ipc: a connection ends before its exporter has heard of all closes", ["ipc_beside / Exporter.test_one_that_is_stopped_hears_of_every_close"], [
+        ("if (peer->uses || peer->unsaid_count) return;", "if (peer->uses) return;")]),
     Mutant("ipc: importers wait until all idle memory has gone", ["shim_vmm_memory"], [
         ("while (arrivals_collect_one(context)) ipc_server_tick(now_ns());", "arrivals_collect(context, 0);")]),
     Mutant("vmm: one segment goes with each tick of decay", ["shim_vmm_memory"], [
