@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * vmm_driver.h - the virtual memory calls of a driver for test_vmm_memory.c, over fake_driver.h: it keeps count of what
- * is reserved, made and mapped, and refuses what the driver would. Events are over by number.
+ * vmm_driver.h - the virtual memory calls of a driver for test_vmm_memory.c and test_vmm_shared.c, over fake_driver.h:
+ * it keeps count of what is reserved, made and mapped, and refuses what the driver would. Events are over by number.
  *
- * Only test_vmm_memory.c includes it. Threads: a test's own.
+ * Only these include it. Threads: a test's own.
  */
 #ifndef CUPOOL_TESTS_SHIM_VMM_DRIVER_H
 #define CUPOOL_TESTS_SHIM_VMM_DRIVER_H
@@ -191,6 +191,32 @@ static void driver_ready(void)
     fake.driver.cuEventRecord = event_record;
     fake.driver.cuEventQuery = event_query;
     fake.driver.cuDeviceGetAttribute = attribute;
+}
+
+#define VMM ORDERED " CUPOOL_BACKEND=vmm"
+
+static inline struct context *with_vmm(void)
+{
+    struct context *context;
+
+    driver_ready();
+    context = pooled(0);
+    assert_int_equal(pool_kind_get(context->pool), BACKEND_VMM);
+    fake_log();
+    return context;
+}
+
+static inline uint64_t segment(struct context *context)
+{
+    uint64_t addr = 0;
+
+    assert_int_equal(segment_ops.alloc(context, BACKEND_VMM, SEGMENT, &addr), 0);
+    return addr;
+}
+
+static inline void go(struct context *context, uint64_t addr)
+{
+    segment_ops.free(context, BACKEND_VMM, addr, SEGMENT);
 }
 
 #endif
