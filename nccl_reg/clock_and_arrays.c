@@ -8,7 +8,9 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 int reg_reserve(void **array, size_t count, size_t *room, size_t size)
 {
@@ -23,6 +25,15 @@ int reg_reserve(void **array, size_t count, size_t *room, size_t size)
     *array = grown;
     *room = wanted;
     return 0;
+}
+
+void reg_nap(void)
+{
+    const struct timespec nap = {.tv_nsec = 50000};
+    const int saved = errno;
+
+    syscall(SYS_nanosleep, &nap, NULL); /* nanosleep() is a cancellation point */
+    errno = saved;
 }
 
 uint64_t reg_now_ns(void)

@@ -14,6 +14,8 @@
 
 /* The monotonic clock in nanoseconds. */
 uint64_t reg_now_ns(void);
+/* Sleep for 50 us between two looks at what is waited for. No cancellation point; keeps errno. */
+void reg_nap(void);
 
 /* Make room for one more element of an array. -ENOMEM. */
 int reg_reserve(void **array, size_t count, size_t *room, size_t size);

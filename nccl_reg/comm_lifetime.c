@@ -6,9 +6,6 @@
  * Locking: see nccl_reg_state.h; no caller holds a lock.
  */
 #include <errno.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "clock_and_arrays.h"
 #include "comm_records.h"
@@ -25,13 +22,10 @@
 /* Wait for calls under way as long as one of these bits is set. The caller holds no communicator's lock. */
 static void calls_wait(const atomic_uint *calls, unsigned int bits)
 {
-    const struct timespec nap = {.tv_nsec = 50000};
     const uint64_t limit = reg_now_ns() + CALL_WAIT_NS;
-    const int saved = errno;
 
     while (atomic_load(calls) & bits && reg_now_ns() < limit)
-        syscall(SYS_nanosleep, &nap, NULL); /* nanosleep() is a cancellation point */
-    errno = saved;
+        reg_nap();
 }
 
 int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_comm_info *info)

@@ -8,8 +8,8 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "clock_and_arrays.h"
 #include "comm_records.h"
 #include "entries.h"
 #include "lookup.h"
@@ -52,15 +52,14 @@ void nccl_reg_destroy(struct nccl_reg *reg)
 
 void nccl_reg_stats_get(struct nccl_reg *reg, struct nccl_reg_stats *ret_stats)
 {
-    struct timespec limit;
+    const uint64_t limit = reg_now_ns() + STATS_WAIT_NS;
     struct counters sum;
     bool locked;
 
-    clock_gettime(CLOCK_REALTIME, &limit);
-    limit.tv_nsec += STATS_WAIT_NS;
-    limit.tv_sec += limit.tv_nsec / 1000000000;
-    limit.tv_nsec %= 1000000000;
-    locked = pthread_mutex_timedlock(&reg->lock, &limit) == 0;
+    /* pthread_mutex_timedlock goes by a clock that may be set back meanwhile, and has no other one before glibc 2.30.
+     */
+    while (!(locked = pthread_mutex_trylock(&reg->lock) == 0) && reg_now_ns() < limit)
+        reg_nap();
     sum = reg->past;
     *ret_stats = (struct nccl_reg_stats){.comms = reg->comm_count,
                                          .segments = reg->segment_count,

@@ -18,11 +18,12 @@ static struct host_block **start_of(const struct host_block *block)
 }
 
 /* Frees that shards have not counted yet must not raise a peak, nor the bound with it. */
-void host_native_peak_raise(struct host_pool *pool)
+void host_native_peak_raise(struct host_pool *pool, bool patient)
 {
     if (pool->stats.live + pool->pending <= pool->native_peak && pool->stats.live <= pool->stats.peak_live)
         return;
-    host_shards_sync(pool);
+    if (!host_shards_sync(pool, patient))
+        return;
     if (pool->stats.live + pool->pending > pool->native_peak)
         pool->native_peak = pool->stats.live + pool->pending;
     if (pool->stats.live > pool->stats.peak_live)
@@ -37,7 +38,7 @@ void host_hand_out(struct host_pool *pool, struct host_block *block, size_t size
     host_segment_enter(pool, block->segment);
     pool->stats.live += host_round(size);
     pool->stats.blocks += block->size;
-    host_native_peak_raise(pool);
+    host_native_peak_raise(pool, /* patient: */ true);
 }
 
 void host_hand_back(struct host_pool *pool, struct host_block *block)

@@ -181,7 +181,7 @@ int host_pool_check(struct host_pool *pool, char *buf, size_t len)
     const char *fault;
 
     lock_take(&pool->lock);
-    host_shards_lock(pool);
+    host_shards_lock(pool, /* patient: */ true);
     lock_take(&pool->tokens.lock);
     fault = pool_fault(pool);
     lock_give(&pool->tokens.lock);

@@ -270,8 +270,8 @@ void host_coalesce(struct host_pool *pool, struct host_family *family);
 int host_segment_attach(struct host_pool *pool, struct host_segment *segment);
 /* Take a segment out of the table and all lists, and retire its blocks. */
 void host_segment_detach(struct host_pool *pool, struct host_segment *segment);
-/* Live or pending bytes have changed. */
-void host_native_peak_raise(struct host_pool *pool);
+/* Live or pending bytes have changed. patient: else the peaks stay if a shard's lock is not to be had. */
+void host_native_peak_raise(struct host_pool *pool, bool patient);
 /* Hand out a block that is in a list. */
 void host_hand_out(struct host_pool *pool, struct host_block *block, size_t size);
 /* Count a live block as freed and stamp it; it is in no list yet. */
@@ -306,10 +306,11 @@ bool host_shard_recall(struct host_pool *pool, struct host_block *block);
 /* With the lock: all shards give back what is not handed out. patient: else without those whose lock is not to be had.
  */
 void host_shards_flush(struct host_pool *pool, bool patient);
-/* With the lock: add up the shards' counters. */
-void host_shards_sync(struct host_pool *pool);
-/* With the lock: add up the shards' counters, and keep their threads out. */
-void host_shards_lock(struct host_pool *pool);
+/* With the lock: add up the shards' counters. False, if not patient: a shard's lock is not to be had, and nothing has
+ * been added. */
+bool host_shards_sync(struct host_pool *pool, bool patient);
+/* As host_shards_sync, and keep the shards' threads out. */
+bool host_shards_lock(struct host_pool *pool, bool patient);
 void host_shards_unlock(struct host_pool *pool);
 
 /* --- host_tokens.c: what is complete. Without the lock, but for host_is_done and host_stamp, which do not mind. --- */

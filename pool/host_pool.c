@@ -27,7 +27,7 @@ static void request_pends(struct request *r, size_t pending)
 {
     r->pool->pending += pending - r->pending;
     r->pending = pending;
-    host_native_peak_raise(r->pool);
+    host_native_peak_raise(r->pool, /* patient: */ true);
 }
 
 /* With the lock: natively it would not be in use. The peak may become less than it was before, never less than what was
@@ -471,7 +471,7 @@ void host_pool_stats_get(struct host_pool *pool, struct host_stats *ret_stats)
 
     if (locked) {
         host_shards_flush(pool, false);
-        host_native_peak_raise(pool);
+        host_native_peak_raise(pool, /* patient: */ false);
     }
     *ret_stats = pool->stats;
     ret_stats->allocs = ret_stats->hits + ret_stats->misses;

@@ -401,12 +401,20 @@ void host_shards_flush(struct host_pool *pool, bool patient)
 }
 
 /* At one time: a block that one shard's threads free while another shard is added up must not be counted twice. */
-void host_shards_lock(struct host_pool *pool)
+bool host_shards_lock(struct host_pool *pool, bool patient)
 {
-    for (unsigned int i = 0; i < HOST_SHARDS; i++)
-        lock_take(&pool->shards[i].lock);
+    for (unsigned int i = 0; i < HOST_SHARDS; i++) {
+        if (patient)
+            lock_take(&pool->shards[i].lock);
+        else if (!lock_take_within(&pool->shards[i].lock, PATIENCE_NS)) {
+            while (i--)
+                lock_give(&pool->shards[i].lock);
+            return false;
+        }
+    }
     for (unsigned int i = 0; i < HOST_SHARDS; i++)
         sync_one(pool, &pool->shards[i]);
+    return true;
 }
 
 void host_shards_unlock(struct host_pool *pool)
@@ -415,10 +423,12 @@ void host_shards_unlock(struct host_pool *pool)
         lock_give(&pool->shards[i].lock);
 }
 
-void host_shards_sync(struct host_pool *pool)
+bool host_shards_sync(struct host_pool *pool, bool patient)
 {
     if (!host_is_sharded(pool))
-        return;
-    host_shards_lock(pool);
+        return true;
+    if (!host_shards_lock(pool, patient))
+        return false;
     host_shards_unlock(pool);
+    return true;
 }

@@ -37,6 +37,18 @@ int file_aside(int fd)
     return high;
 }
 
+void file_mark(int fd, uint64_t number)
+{
+    fcntl(fd, F_SETSIG, (int)(1 + number % 64));
+}
+
+int file_mark_of(int fd)
+{
+    const int mark = fcntl(fd, F_GETSIG);
+
+    return mark < 0 ? 0 : mark;
+}
+
 int file_state(int fd, const struct stat *file)
 {
     struct stat now;

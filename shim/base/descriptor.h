@@ -12,6 +12,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/stat.h>
 
 /* Close a descriptor. Unlike close() it is no cancellation point: a thread of the program may hold a lock of ours, and
@@ -23,6 +24,14 @@ int file_aside(int fd);
 
 /* Another descriptor of its file, away from those numbers too. -1: there is none to be had. */
 int file_copy(int fd);
+
+/* Give a file of ours, and all its descriptors, a mark that fstat does not show, one of 64: the driver's descriptors of
+ * GPU memory may all be of one inode. It is the signal that would be sent if O_ASYNC were set; a file has none at
+ * first.
+ */
+void file_mark(int fd, uint64_t number);
+/* 0: it has none. */
+int file_mark_of(int fd);
 
 /* 0; -EBADF: the program has closed our descriptor, and the number may be a file of its own; -ENOENT: the file has been
  * removed. file: the fstat of fd when it was opened. */

@@ -23,6 +23,14 @@ bool ipc_name_equal(const struct ipc_name *a, const struct ipc_name *b)
     return memcmp(a->bytes, b->bytes, IPC_NAME_BYTES) == 0;
 }
 
+uint64_t ipc_name_hash(const struct ipc_name *name)
+{
+    uint64_t word;
+
+    memcpy(&word, name->bytes, sizeof(word));
+    return word;
+}
+
 void ipc_ticket_make(struct ipc_ticket *ret_ticket, int pid, const struct ipc_name *station,
                      const struct ipc_name *block)
 {

@@ -80,6 +80,8 @@ struct ipc_grant {
 #define IPC_SEGMENT_MAX ((uint64_t)1 << 50)
 
 bool ipc_name_equal(const struct ipc_name *a, const struct ipc_name *b);
+/* A number for tables: names are random. */
+uint64_t ipc_name_hash(const struct ipc_name *name);
 
 void ipc_ticket_make(struct ipc_ticket *ret_ticket, int pid, const struct ipc_name *station,
                      const struct ipc_name *block);

@@ -48,17 +48,14 @@ static socklen_t address_of(struct sockaddr_un *address, const struct ipc_name *
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len);
 }
 
-/* Keep a new descriptor. */
-static int keep(int fd, struct ipc_descriptor *ret)
+int ipc_keep(int fd, struct ipc_descriptor *ret)
 {
-    fd = file_aside(fd);
-    if (fstat(fd, &ret->file) == 0) {
-        ret->fd = fd;
-        return 0;
-    }
-    file_drop(fd);
     ret->fd = -1;
-    return -EIO;
+    if (fstat(fd, &ret->file))
+        return -EIO;
+    ret->fd = fd;
+    ret->mark = file_mark_of(fd);
+    return 0;
 }
 
 static int socket_make(struct ipc_descriptor *ret)
@@ -66,7 +63,7 @@ static int socket_make(struct ipc_descriptor *ret)
     const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
     ret->fd = -1;
-    return fd < 0 ? -errno : keep(fd, ret);
+    return fd < 0 ? -errno : ipc_keep(file_aside(fd), ret);
 }
 
 int ipc_listen(struct ipc_descriptor *ret_station, struct ipc_name *ret_name)
@@ -106,7 +103,7 @@ int ipc_accept(const struct ipc_descriptor *station, struct ipc_descriptor *ret_
     if (fd < 0)
         return errno == ECONNABORTED || errno == EINTR ? -EPERM : -errno;
     if (peer_is_own(fd, ret_pid) && *ret_pid > 0)
-        return keep(fd, ret_connection);
+        return ipc_keep(file_aside(fd), ret_connection);
     close(fd);
     return -EPERM;
 }
@@ -137,7 +134,8 @@ int ipc_connect(const struct ipc_name *name, uint64_t limit, struct ipc_descript
 
 bool ipc_is_open(const struct ipc_descriptor *descriptor)
 {
-    return descriptor->fd >= 0 && file_state(descriptor->fd, &descriptor->file) != -EBADF;
+    return descriptor->fd >= 0 && file_state(descriptor->fd, &descriptor->file) != -EBADF &&
+           (!descriptor->mark || file_mark_of(descriptor->fd) == descriptor->mark);
 }
 
 void ipc_end(struct ipc_descriptor *connection)
@@ -149,8 +147,8 @@ void ipc_end(struct ipc_descriptor *connection)
 
 void ipc_leave(struct ipc_descriptor *descriptor)
 {
-    if (descriptor->fd >= 0)
-        file_close(descriptor->fd, &descriptor->file, /* done: */ false);
+    if (ipc_is_open(descriptor))
+        file_drop(descriptor->fd);
     descriptor->fd = -1;
 }
 

@@ -25,11 +25,15 @@
 
 #include "base/ipc_message.h"
 
-/* A descriptor of ours, and its fstat, by which one that the program has closed is recognised. fd -1: none. */
+/* A descriptor of ours, and its fstat and mark, by which one that the program has closed is recognised. fd -1: none. */
 struct ipc_descriptor {
     int fd;
+    int mark;
     struct stat file;
 };
+
+/* Take over a descriptor. -EIO: it is not open; ret->fd is -1. */
+int ipc_keep(int fd, struct ipc_descriptor *ret);
 
 /* A random name. */
 void ipc_name_make(struct ipc_name *ret_name);

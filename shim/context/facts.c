@@ -8,7 +8,7 @@
 #include "context/context_state.h"
 #include "context/cuda_memory.h"
 #include "context/free_policy.h"
-#include "context/vmm_map.h"
+#include "context/vmm_create.h"
 #include "trace/trace.h"
 
 /*

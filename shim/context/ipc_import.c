@@ -2,24 +2,28 @@
 /*
  * ipc_import.c - see ipc_import.h.
  *
- * Locking: imports.lock guards the lists, and is held over no call of the driver and no wait for an exporter. Only the
- * thread that has set imports.busy (claim, unclaim) changes the lists, so it may read them without the lock; a context
- * that ends marks its entries, and the next claim clears them away.
+ * Locking: imports.lock guards the tables, and is held over no call of the driver and no wait for an exporter. Only the
+ * thread that has set imports.busy (claim, unclaim) changes them, so it may read them without the lock; a context that
+ * ends marks its entries, and the next claim clears them away. `sorted` is read and changed with the lock.
  */
 #include "context/ipc_import.h"
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/log.h"
-#include "context/free_order.h"
 #include "context/ipc_map.h"
 #include "context/ipc_native.h"
 #include "context/ipc_peer.h"
 #include "context/lifetime.h"
-#include "context/registry.h"
+#include "context/wait_device.h"
+#include "hash.h"
 #include "real/real.h"
+
+#define BUCKETS    4096u /* a power of two */
+#define ADDR_SHIFT 52    /* leaves as many bits of a hash */
 
 /* A segment that is mapped in a context. */
 struct mapping {
@@ -28,8 +32,9 @@ struct mapping {
     CUcontext context;
     uint64_t addr;
     size_t size;
-    unsigned int uses; /* open blocks */
-    struct mapping *next;
+    unsigned int uses;    /* open blocks */
+    struct import *first; /* of these */
+    struct mapping *next; /* in its bucket */
 };
 
 struct import {
@@ -40,7 +45,7 @@ struct import {
     size_t size;
     unsigned int opens;
     bool lost; /* its context has ended */
-    struct import *next;
+    struct import *next_block, *next_addr, *next_of_mapping;
 };
 
 atomic_uint ipc_import_blocks;
@@ -50,28 +55,109 @@ static struct {
     pthread_cond_t done; /* busy has become false */
     bool busy;
     bool lost; /* some may be */
-    struct import *first;
-    struct mapping *mappings;
+    struct import *by_block[BUCKETS], *by_addr[BUCKETS];
+    struct mapping *by_segment[BUCKETS];
+    struct mapping **sorted; /* by address, those whose context lives */
+    size_t sorted_count, mappings, room;
     struct ipc_peers peers; /* used by the claiming thread alone */
 } imports = {.lock = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
 
 /* --- the books --- */
 
-static void books_remove(struct import *import)
+static struct import **block_bucket(const struct ipc_name *block)
 {
-    struct import **at = &imports.first;
-    struct mapping **mapping = &imports.mappings;
+    return &imports.by_block[ipc_name_hash(block) % BUCKETS];
+}
+
+static struct import **addr_bucket(uint64_t addr)
+{
+    return &imports.by_addr[hash_of(addr) >> ADDR_SHIFT];
+}
+
+static struct mapping **segment_bucket(const struct ipc_name *segment)
+{
+    return &imports.by_segment[ipc_name_hash(segment) % BUCKETS];
+}
+
+/* With the lock: how many of the sorted mappings begin at addr or before. */
+static size_t sorted_until(uint64_t addr)
+{
+    size_t from = 0, count = imports.sorted_count;
+
+    while (count) {
+        const size_t half = count / 2;
+
+        if (imports.sorted[from + half]->addr <= addr)
+            from += count - half;
+        count = half;
+    }
+    return from;
+}
+
+static void mapping_enter(struct mapping *mapping)
+{
+    struct mapping **bucket = segment_bucket(&mapping->segment);
+    size_t at;
 
     pthread_mutex_lock(&imports.lock);
-    while (*at != import)
+    mapping->next = *bucket;
+    *bucket = mapping;
+    imports.mappings++;
+    at = sorted_until(mapping->addr);
+    memmove(imports.sorted + at + 1, imports.sorted + at, (imports.sorted_count++ - at) * sizeof(*imports.sorted));
+    imports.sorted[at] = mapping;
+    pthread_mutex_unlock(&imports.lock);
+}
+
+/* With the lock. */
+static void mapping_remove(struct mapping *mapping)
+{
+    struct mapping **at = segment_bucket(&mapping->segment);
+    size_t i = sorted_until(mapping->addr);
+
+    while (*at != mapping)
         at = &(*at)->next;
-    *at = import->next;
+    *at = mapping->next;
+    imports.mappings--;
+    while (i && imports.sorted[i - 1] != mapping && imports.sorted[i - 1]->addr == mapping->addr)
+        i--; /* it is open in two contexts */
+    if (i && imports.sorted[i - 1] == mapping)
+        memmove(imports.sorted + i - 1, imports.sorted + i, (imports.sorted_count-- - i) * sizeof(*imports.sorted));
+}
+
+static void books_enter(struct import *import)
+{
+    struct import **block = block_bucket(&import->block), **addr = addr_bucket(import->addr);
+
+    pthread_mutex_lock(&imports.lock);
+    import->lost = !import->mapping->context; /* it has ended meanwhile */
+    imports.lost |= import->lost;
+    import->next_block = *block;
+    import->next_addr = *addr;
+    import->next_of_mapping = import->mapping->first;
+    *block = *addr = import->mapping->first = import;
+    atomic_fetch_add(&ipc_import_blocks, 1);
+    pthread_mutex_unlock(&imports.lock);
+}
+
+static void books_remove(struct import *import)
+{
+    struct import **block = block_bucket(&import->block), **addr = addr_bucket(import->addr);
+    struct import **at = &import->mapping->first;
+
+    pthread_mutex_lock(&imports.lock);
+    while (*block != import)
+        block = &(*block)->next_block;
+    *block = import->next_block;
+    while (*addr != import)
+        addr = &(*addr)->next_addr;
+    *addr = import->next_addr;
+    while (*at != import)
+        at = &(*at)->next_of_mapping;
+    *at = import->next_of_mapping;
     atomic_fetch_sub(&ipc_import_blocks, 1);
-    if (!import->mapping->uses) {
-        while (*mapping != import->mapping)
-            mapping = &(*mapping)->next;
-        *mapping = import->mapping->next;
-    }
+    if (!import->mapping->uses)
+        mapping_remove(import->mapping);
     pthread_mutex_unlock(&imports.lock);
 }
 
@@ -96,10 +182,11 @@ static CUresult import_end(struct import *import, uint64_t limit)
 /* With the lock: a block that is open in a context that has ended; NULL: none. */
 static struct import *lost_find(void)
 {
-    struct import *import = imports.lost ? imports.first : NULL;
+    struct import *import = NULL;
 
-    while (import && !import->lost)
-        import = import->next;
+    for (unsigned int i = 0; imports.lost && !import && i < BUCKETS; i++)
+        for (import = imports.by_addr[i]; import && !import->lost; import = import->next_addr)
+            ;
     imports.lost = import != NULL;
     return import;
 }
@@ -158,9 +245,9 @@ static struct import *import_find(const struct ipc_name *block, CUcontext contex
     struct import *import;
 
     pthread_mutex_lock(&imports.lock); /* a context may end meanwhile */
-    import = imports.first;
+    import = *block_bucket(block);
     while (import && !(ipc_name_equal(&import->block, block) && import->mapping->context == context))
-        import = import->next;
+        import = import->next_block;
     pthread_mutex_unlock(&imports.lock);
     return import;
 }
@@ -172,6 +259,24 @@ static void opens_set(struct import *import, unsigned int opens)
     pthread_mutex_unlock(&imports.lock);
 }
 
+/* Make room for one more mapping. False: there is no host memory. */
+static bool sorted_reserve(void)
+{
+    const size_t room = imports.room ? 2 * imports.room : 64;
+    struct mapping **sorted;
+
+    if (imports.mappings < imports.room)
+        return true;
+    pthread_mutex_lock(&imports.lock);
+    sorted = realloc(imports.sorted, room * sizeof(*sorted));
+    if (sorted) {
+        imports.sorted = sorted;
+        imports.room = room;
+    }
+    pthread_mutex_unlock(&imports.lock);
+    return sorted != NULL;
+}
+
 /* The mapping of a granted segment, made if it is missing, with one use more. */
 static CUresult mapping_get(const struct ipc_grant *grant, int fd, CUcontext context, struct mapping **ret_mapping)
 {
@@ -179,14 +284,14 @@ static CUresult mapping_get(const struct ipc_grant *grant, int fd, CUcontext con
     CUresult result = CUDA_SUCCESS;
 
     pthread_mutex_lock(&imports.lock); /* a context may end meanwhile */
-    mapping = imports.mappings;
+    mapping = *segment_bucket(&grant->segment);
     while (mapping && !(ipc_name_equal(&mapping->segment, &grant->segment) && mapping->context == context))
         mapping = mapping->next;
     pthread_mutex_unlock(&imports.lock);
     if (mapping && (mapping->size != grant->segment_size || mapping->how != (enum ipc_how)grant->how))
         return CUDA_ERROR_MAP_FAILED;
     if (!mapping) {
-        mapping = calloc(1, sizeof(*mapping));
+        mapping = sorted_reserve() ? calloc(1, sizeof(*mapping)) : NULL;
         if (!mapping)
             return CUDA_ERROR_OUT_OF_MEMORY;
         *mapping = (struct mapping){.segment = grant->segment,
@@ -198,10 +303,7 @@ static CUresult mapping_get(const struct ipc_grant *grant, int fd, CUcontext con
             free(mapping);
             return result;
         }
-        pthread_mutex_lock(&imports.lock);
-        mapping->next = imports.mappings;
-        imports.mappings = mapping;
-        pthread_mutex_unlock(&imports.lock);
+        mapping_enter(mapping);
     }
     mapping->uses++;
     *ret_mapping = mapping;
@@ -225,11 +327,7 @@ static CUresult import_enter(struct ipc_peer *peer, const struct ipc_name *block
     import->addr = import->mapping->addr + grant->offset;
     import->size = grant->size;
     import->opens = 1;
-    pthread_mutex_lock(&imports.lock);
-    import->next = imports.first;
-    imports.first = import;
-    atomic_fetch_add(&ipc_import_blocks, 1);
-    pthread_mutex_unlock(&imports.lock);
+    books_enter(import);
     *ret_addr = import->addr;
     return CUDA_SUCCESS;
 }
@@ -282,27 +380,13 @@ CUresult ipc_import_open(const struct ipc_ticket *ticket, CUdeviceptr *ret_addr)
     return result;
 }
 
-/* Wait for the work that may use the block. */
-static CUresult context_wait(CUcontext handle)
-{
-    const struct real_driver *driver = real_driver_get();
-    struct context *context = context_find(handle);
-    CUresult result;
-
-    if (!driver || !context || !context_pin(context))
-        return driver ? driver->cuCtxSynchronize() : CUDA_ERROR_DEINITIALIZED;
-    result = order_wait(context);
-    context_unpin(context);
-    return result;
-}
-
 /* The open block at this address; with the lock, or the claim. */
 static struct import *import_at(CUdeviceptr addr)
 {
-    struct import *import = imports.first;
+    struct import *import = *addr_bucket(addr);
 
     while (import && import->addr != addr)
-        import = import->next;
+        import = import->next_addr;
     return import;
 }
 
@@ -330,7 +414,7 @@ CUresult ipc_import_close(CUdeviceptr addr, bool *ret_ours)
      * other threads have closed it meanwhile, so that this close has become the last. */
     for (;;) {
         context = context_to_wait_for(addr);
-        result = context ? context_wait(context) : CUDA_SUCCESS;
+        result = context ? context_wait_handle(context) : CUDA_SUCCESS;
         *ret_ours = context != NULL;
         if (result)
             return result;
@@ -353,14 +437,16 @@ bool ipc_import_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size, CUcon
 {
     const struct mapping *mapping;
     const struct import *import;
+    size_t behind;
 
     pthread_mutex_lock(&imports.lock);
-    mapping = imports.mappings;
-    while (mapping && (!mapping->context || addr - mapping->addr >= mapping->size))
-        mapping = mapping->next;
-    import = mapping ? imports.first : NULL;
-    while (import && (import->lost || addr - import->addr >= import->size))
-        import = import->next;
+    behind = sorted_until(addr);
+    mapping = behind ? imports.sorted[behind - 1] : NULL;
+    if (mapping && addr - mapping->addr >= mapping->size)
+        mapping = NULL;
+    import = mapping ? mapping->first : NULL;
+    while (import && addr - import->addr >= import->size)
+        import = import->next_of_mapping;
     if (mapping && !import && ipc_native_is_open(mapping->addr)) /* the driver has it at this address, too */
         mapping = NULL;
     *ret_base = import ? import->addr : 0;
@@ -372,13 +458,22 @@ bool ipc_import_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size, CUcon
 
 void ipc_import_context_gone(CUcontext handle)
 {
+    size_t left = 0;
+
     pthread_mutex_lock(&imports.lock);
-    for (struct import *import = imports.first; import; import = import->next)
-        import->lost |= import->mapping->context == handle;
-    imports.lost = imports.first != NULL;
-    for (struct mapping *mapping = imports.mappings; mapping; mapping = mapping->next)
-        if (mapping->context == handle)
-            mapping->context = NULL; /* a later context may have this handle */
+    for (size_t i = 0; i < imports.sorted_count; i++) {
+        struct mapping *mapping = imports.sorted[i];
+
+        if (mapping->context != handle) {
+            imports.sorted[left++] = mapping;
+            continue;
+        }
+        mapping->context = NULL; /* a later context may have this handle */
+        for (struct import *import = mapping->first; import; import = import->next_of_mapping)
+            import->lost = true;
+        imports.lost = true;
+    }
+    imports.sorted_count = left;
     pthread_mutex_unlock(&imports.lock);
 }
 
@@ -387,8 +482,11 @@ void ipc_import_forget(void)
     pthread_mutex_init(&imports.lock, NULL);
     pthread_cond_init(&imports.done, NULL);
     ipc_peers_forget(&imports.peers);
-    imports.first = NULL;
-    imports.mappings = NULL;
+    memset(imports.by_block, 0, sizeof(imports.by_block));
+    memset(imports.by_addr, 0, sizeof(imports.by_addr));
+    memset(imports.by_segment, 0, sizeof(imports.by_segment));
+    imports.sorted = NULL; /* another thread of the parent may have been about to move it */
+    imports.mappings = imports.sorted_count = imports.room = 0;
     imports.busy = imports.lost = false;
     atomic_store(&ipc_import_blocks, 0);
 }

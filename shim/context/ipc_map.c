@@ -32,10 +32,14 @@ static CUresult descriptor_make(uint64_t addr, int *ret_fd)
         return result;
     result = export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     real_next(cuMemRelease)(handle);
-    *ret_fd = result ? -1 : file_aside(fd);
-    if (!result)
-        vmm_descriptor_keep(addr, number, *ret_fd);
-    return result;
+    if (result) {
+        *ret_fd = -1;
+        return result;
+    }
+    *ret_fd = file_aside(fd);
+    file_mark(*ret_fd, number);
+    vmm_descriptor_keep(addr, number, *ret_fd);
+    return CUDA_SUCCESS;
 }
 
 CUresult ipc_map_describe(const struct context *owner, uint64_t segment, size_t size, struct ipc_segment *ret_segment)
@@ -142,8 +146,8 @@ static CUresult descriptor_map(const struct ipc_grant *grant, int fd, uint64_t *
     if (result)
         return result;
     *ret_addr = mapping->addr;
-    /* Asked for by itself, because it may be a device that has no way there: natively that is an error of the open. */
-    if (owner != current && (result = access_give(driver, mapping, current)))
+    /* Where the device has no way there, natively that is an error of the open: the driver is asked which. */
+    if (owner != current && !vmm_reaches(owner, current) && (result = access_give(driver, mapping, current)))
         vmm_unmap(driver, mapping);
     return result;
 }

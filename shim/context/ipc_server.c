@@ -57,9 +57,7 @@ static int bell_make(void)
     if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair))
         return -errno;
     for (int i = 0; i < 2; i++) {
-        server.bell[i].fd = file_aside(pair[i]);
-        if (fstat(server.bell[i].fd, &server.bell[i].file))
-            server.bell[i].fd = -1;
+        ipc_keep(file_aside(pair[i]), &server.bell[i]);
     }
     return 0;
 }

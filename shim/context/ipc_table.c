@@ -12,7 +12,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/descriptor.h"
@@ -27,7 +26,7 @@
 /* A segment in the books. */
 struct shared {
     struct ipc_segment as;
-    struct stat file; /* of as.fd, which the program may close */
+    struct ipc_descriptor descriptor; /* as.fd, which the program may close */
     struct ipc_name name;
     unsigned int blocks;
     struct shared *next;
@@ -81,10 +80,7 @@ static struct block **addr_bucket(uint64_t addr)
 
 static struct block **name_bucket(const struct ipc_name *name)
 {
-    uint64_t word;
-
-    memcpy(&word, name->bytes, sizeof(word)); /* names are random */
-    return &table.by_name[word % BUCKETS];
+    return &table.by_name[ipc_name_hash(name) % BUCKETS];
 }
 
 static struct block *block_at(uint64_t addr)
@@ -114,12 +110,6 @@ static struct shared *segment_at(uint64_t addr)
     return segment;
 }
 
-static void descriptor_close(const struct shared *segment)
-{
-    if (segment->as.fd >= 0)
-        file_close(segment->as.fd, &segment->file, /* done: */ false);
-}
-
 static void segment_unlink(struct shared **at, const struct shared *segment)
 {
     while (*at != segment)
@@ -143,7 +133,7 @@ static void leaving_end(const struct leaving *leaving)
 {
     for (struct shared *segment = leaving->segments, *next; segment; segment = next) {
         next = segment->next_leaving;
-        descriptor_close(segment);
+        ipc_leave(&segment->descriptor);
         pthread_mutex_lock(&table.lock);
         segment_unlink(&table.leaving, segment);
         pthread_mutex_unlock(&table.lock);
@@ -207,8 +197,7 @@ static struct shared *segment_enter(const struct ipc_segment *as, int *spare)
         return segment;
     segment->as = *as;
     *spare = -1;
-    if (as->fd >= 0)
-        fstat(as->fd, &segment->file);
+    ipc_keep(as->fd, &segment->descriptor);
     ipc_name_make(&segment->name);
     segment->next = table.segments;
     table.segments = segment;
@@ -356,7 +345,7 @@ static struct ipc_hold *hold_of(struct ipc_holder *holder, struct block *block, 
 static enum ipc_status grant(struct ipc_holder *holder, struct block *block, struct ipc_grant *grant, int *ret_fd)
 {
     const struct ipc_segment *segment = &block->segment->as;
-    const bool has = segment->how == IPC_DESCRIPTOR && file_state(segment->fd, &block->segment->file) != -EBADF;
+    const bool has = segment->how == IPC_DESCRIPTOR && ipc_is_open(&block->segment->descriptor);
     const int fd = has ? fcntl(segment->fd, F_DUPFD_CLOEXEC, 0) : -1;
     struct ipc_hold *hold = segment->how == IPC_DESCRIPTOR && fd < 0 ? NULL : hold_of(holder, block, /* make: */ true);
 
@@ -477,8 +466,8 @@ void ipc_table_forget(void)
     /* Another thread of the parent may have held the lock. The blocks in the books are the parent's. */
     pthread_mutex_init(&table.lock, NULL);
     for (int i = 0; i < 2; i++)
-        for (const struct shared *segment = i ? table.leaving : table.segments; segment; segment = segment->next)
-            descriptor_close(segment);
+        for (struct shared *segment = i ? table.leaving : table.segments; segment; segment = segment->next)
+            ipc_leave(&segment->descriptor);
     table.segments = table.leaving = NULL;
     memset(table.by_addr, 0, sizeof(table.by_addr));
     memset(table.by_name, 0, sizeof(table.by_name));

@@ -10,13 +10,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
 #include "base/descriptor.h"
 #include "base/ipc_socket.h"
 #include "base/log.h"
 #include "context/capture_history.h"
 #include "context/limits.h"
+#include "context/vmm_create.h"
 #include "pool.h"
 
 #define BUCKETS 4096u /* a power of two; of 2 MiB segments as many fill 8 GiB */
@@ -33,14 +33,8 @@ static struct {
     uint64_t reached[DEVICES_MAX]; /* a bit for each device that reaches this one's memory */
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Of these, the devices that are known to reach every mapping, and those that cannot reach this one's memory at all. */
+/* Of these, the devices that are known to reach every mapping, and those that had no way to this one's memory. */
 static _Atomic(uint64_t) settled[DEVICES_MAX], unreachable[DEVICES_MAX];
-
-/* The most that memory of a device can do, by handle types and RDMA; KNOWN: the driver has been asked. Reduced where
- * the driver refuses to make such memory: a device that has a fabric needs a service for it as well. */
-#define KNOWN (1u << 31)
-#define RDMA  (1u << 30)
-static atomic_uint abilities[DEVICES_MAX];
 
 static struct vmm_mapping **bucket_of(uint64_t addr)
 {
@@ -55,77 +49,6 @@ static struct ipc_descriptor kept_take(struct vmm_mapping *mapping)
     mapping->kept.fd = -1;
     table.kept -= kept.fd >= 0;
     return kept;
-}
-
-static bool device_has(const struct real_driver *driver, CUdevice_attribute attribute, int device)
-{
-    int value = 0;
-
-    return driver->cuDeviceGetAttribute && !driver->cuDeviceGetAttribute(&value, attribute, device) && value;
-}
-
-bool vmm_supported(const struct real_driver *driver, int device)
-{
-    return driver->cuMemCreate && driver->cuMemRelease && driver->cuMemAddressReserve && driver->cuMemAddressFree &&
-           driver->cuMemMap && driver->cuMemUnmap && driver->cuMemSetAccess &&
-           device_has(driver, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device);
-}
-
-static unsigned int abilities_of(const struct real_driver *driver, int device)
-{
-    unsigned int all = atomic_load(&abilities[device % DEVICES_MAX]);
-
-    if (all)
-        return all;
-    all = KNOWN;
-    if (device_has(driver, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device))
-        all |= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    if (device_has(driver, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, device))
-        all |= CU_MEM_HANDLE_TYPE_FABRIC;
-    if (device_has(driver, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device))
-        all |= RDMA;
-    atomic_store(&abilities[device % DEVICES_MAX], all);
-    return all;
-}
-
-/* One ability less, the one that is refused most often first; 0: there is none to leave out. */
-static unsigned int reduced(unsigned int all)
-{
-    static const unsigned int order[] = {CU_MEM_HANDLE_TYPE_FABRIC, RDMA, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
-
-    for (unsigned int i = 0; i < sizeof(order) / sizeof(order[0]); i++)
-        if (all & order[i])
-            return all & ~order[i];
-    return 0;
-}
-
-static bool is_of_kind(CUresult result)
-{
-    return result == CUDA_ERROR_NOT_PERMITTED || result == CUDA_ERROR_NOT_SUPPORTED ||
-           result == CUDA_ERROR_INVALID_VALUE;
-}
-
-static CUresult physical_create(const struct real_driver *driver, int device, size_t size,
-                                CUmemGenericAllocationHandle *ret_handle)
-{
-    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
-    unsigned int all = abilities_of(driver, device);
-    CUresult result;
-
-    for (;; all = reduced(all)) {
-        properties.requestedHandleTypes = (CUmemAllocationHandleType)(all & ~(KNOWN | RDMA));
-        properties.allocFlags.gpuDirectRDMACapable = (all & RDMA) != 0;
-        result = driver->cuMemCreate(ret_handle, size, &properties, 0);
-        if (!is_of_kind(result) || !reduced(all))
-            break;
-    }
-    if (!result && all != atomic_load(&abilities[device % DEVICES_MAX])) {
-        atomic_store(&abilities[device % DEVICES_MAX], all);
-        log_write(LOG_INFO, "device %d: the driver makes memory with handle types %#x%s alone", device,
-                  all & ~(KNOWN | RDMA), all & RDMA ? ", for RDMA" : "");
-    }
-    return result;
 }
 
 static CUresult access_give(const struct real_driver *driver, const struct vmm_mapping *mapping, uint64_t devices)
@@ -172,7 +95,7 @@ static CUresult physical_map(const struct real_driver *driver, const struct vmm_
     const uint64_t start = mapping->addr - mapping->front;
     const size_t size = mapping->front + mapping->size;
     CUmemGenericAllocationHandle handle;
-    CUresult result = physical_create(driver, mapping->device, size, &handle), released;
+    CUresult result = vmm_create(driver, mapping->device, size, &handle), released;
     bool mapped;
 
     if (result)
@@ -359,15 +282,11 @@ int vmm_descriptor_get(uint64_t addr, uint64_t *ret_number)
 
 void vmm_descriptor_keep(uint64_t addr, uint64_t number, int fd)
 {
-    struct ipc_descriptor copy = {.fd = file_copy(fd)};
+    struct ipc_descriptor copy;
     struct vmm_mapping *mapping;
 
-    if (copy.fd < 0)
+    if (ipc_keep(file_copy(fd), &copy))
         return;
-    if (fstat(copy.fd, &copy.file)) {
-        file_drop(copy.fd);
-        return;
-    }
     pthread_mutex_lock(&table.lock);
     mapping = mapping_at(addr);
     if (mapping && mapping->number == number && mapping->kept.fd < 0 && table.kept < KEPT_MAX) {
@@ -463,6 +382,25 @@ static bool is_there(uint64_t addr)
     return is;
 }
 
+static bool are_two(int device, int from)
+{
+    return device >= 0 && from >= 0 && device != from && device < DEVICES_MAX && from < DEVICES_MAX;
+}
+
+bool vmm_reaches(int device, int from)
+{
+    return are_two(device, from) && !(atomic_load(&unreachable[device]) >> from & 1);
+}
+
+void vmm_reach_anew(const struct real_driver *driver, int device, int from)
+{
+    const uint64_t bit = (uint64_t)1 << (unsigned int)from % DEVICES_MAX;
+
+    if (are_two(device, from) && (atomic_fetch_and(&unreachable[device], ~bit) & bit))
+        atomic_fetch_and(&settled[device], ~bit);
+    vmm_reach(driver, device, from);
+}
+
 void vmm_reach(const struct real_driver *driver, int device, int from)
 {
     const uint64_t bit = (uint64_t)1 << (unsigned int)from % DEVICES_MAX;
@@ -471,8 +409,7 @@ void vmm_reach(const struct real_driver *driver, int device, int from)
     uint64_t *all;
     size_t count;
 
-    if (device < 0 || from < 0 || device == from || device >= DEVICES_MAX || from >= DEVICES_MAX ||
-        (atomic_load(&settled[device]) & bit))
+    if (!are_two(device, from) || (atomic_load(&settled[device]) & bit))
         return;
     pthread_mutex_lock(&table.lock);
     table.reached[device] |= bit;

@@ -38,9 +38,6 @@ struct vmm_mapping {
     struct vmm_mapping *next_put; /* in vmm_memory.c's list */
 };
 
-/* True if the driver has the calls, and the device the memory. */
-bool vmm_supported(const struct real_driver *driver, int device);
-
 /* Make a mapping of front + size bytes of the device's memory, which the device and all those that reach its memory may
  * access. */
 CUresult vmm_map(const struct context *owner, const struct real_driver *driver, int device, size_t front, size_t size,
@@ -74,5 +71,9 @@ void vmm_descriptors_forget(void);
 
 /* From now on device `from` reaches the memory that device has, which is mapped already or will be. */
 void vmm_reach(const struct real_driver *driver, int device, int from);
+/* So, also if it had no way before: the driver has just given it access by peers, of which it allows only so many. */
+void vmm_reach_anew(const struct real_driver *driver, int device, int from);
+/* After vmm_reach: true if new mappings are made for `from` as well; false if it has no way there. */
+bool vmm_reaches(int device, int from);
 
 #endif

@@ -18,6 +18,7 @@
 #include "context/free_order.h"
 #include "context/nccl_memory.h"
 #include "context/own_stream.h"
+#include "context/vmm_create.h"
 #include "context/vmm_map.h"
 #include "lock.h"
 

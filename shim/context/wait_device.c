@@ -14,6 +14,19 @@
 /* The longest time, in nanoseconds, that a free waits for a stream of another context, on which it natively happens. */
 #define FOREIGN_WAIT_NS 1000000000
 
+CUresult context_wait_handle(CUcontext handle)
+{
+    const struct real_driver *driver = real_driver_get();
+    struct context *context = context_find(handle);
+    CUresult result;
+
+    if (!driver || !context || !context_pin(context))
+        return driver ? driver->cuCtxSynchronize() : CUDA_ERROR_DEINITIALIZED;
+    result = order_wait(context);
+    context_unpin(context);
+    return result;
+}
+
 bool context_wait_device(int device)
 {
     const struct real_driver *driver = real_driver_get();

@@ -20,6 +20,8 @@ struct context;
  * context has failed, or a stream captures and the driver cannot wait beside a capture.
  */
 bool context_wait_device(int device);
+/* Wait on the host for the work of the context with this handle, or of the current one if there is no such context. */
+CUresult context_wait_handle(CUcontext handle);
 /* As context_wait_device, for ms milliseconds at most, because that work may itself wait for this thread. False also if
  * the work has not ended, if a stream captures for more than a second of that time, or if the driver cannot be asked
  * (before 12.5). */

@@ -31,6 +31,6 @@ EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
     /* Also for NCCL's own call: it may read the program's buffers from the other device. */
     if (!result && driver && (process_has_begun() || conf_get()->backend.number == BACKEND_VMM) &&
         driver->cuCtxGetDevice(&device) == CUDA_SUCCESS)
-        vmm_reach(driver, hazard_context_device(driver, peer), device);
+        vmm_reach_anew(driver, hazard_context_device(driver, peer), device);
     return result;
 }

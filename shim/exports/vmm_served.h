@@ -10,6 +10,7 @@
 #define CUPOOL_SHIM_EXPORTS_VMM_SERVED_H
 
 #include "base/process.h"
+#include "context/ipc_import.h"
 #include "context/nccl_memory.h"
 #include "context/vmm_kept.h"
 #include "pool.h"
@@ -32,11 +33,17 @@ static inline void vmm_served_shared(CUdeviceptr ptr, size_t size)
         vmm_cache_forget_range(cache, ptr, size);
 }
 
-/* The address is in virtual memory of the pool (CUPOOL_BACKEND), which the program takes for cudaMalloc's. The driver
- * would refuse to unmap that; here it would take the memory away from all blocks in it. */
+/* The address is in virtual memory of the pool (CUPOOL_BACKEND), which the program takes for cudaMalloc's, or in memory
+ * of another process that it has from cuIpcOpenMemHandle. The driver would refuse to unmap these; here it would take
+ * the memory away from all blocks in it. */
 static inline bool vmm_served_refuses(CUdeviceptr ptr)
 {
-    return !process_is_passive() && pool_of(ptr) && nccl_memory_is_shareable(ptr);
+    CUcontext context;
+    uint64_t base;
+    size_t size;
+
+    return !process_is_passive() && ((pool_of(ptr) && nccl_memory_is_shareable(ptr)) ||
+                                     (ipc_import_any() && ipc_import_range(ptr, &base, &size, &context)));
 }
 
 /* The real function, or the cache in its place. */

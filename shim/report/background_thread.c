@@ -31,8 +31,9 @@
 #include "trace/trace.h"
 #include "trace/writer.h"
 
-/* The longest time, in seconds, that exit waits for the thread's current CUDA call. */
-#define EXIT_WAIT_S 2
+/* The longest time that exit waits for the thread's current CUDA call, and how often it looks, in nanoseconds. */
+#define EXIT_WAIT_NS 2000000000u
+#define EXIT_NAP_NS  20000u
 /* The interval, in nanoseconds, at which the thread checks whether all of the program's threads have ended. */
 #define LOOK_NS 1000000000u
 /* The descriptors that the jobs have polled: the neighbours' for each device, cupool-ctl's, and importers'. */
@@ -163,6 +164,7 @@ static void *run(void *arg)
         if (now >= look) {
             if (is_left_alone()) {
                 jobs_end();
+                atomic_store(&background.state, 3); /* this thread may be the one that runs exit handlers */
                 break;
             }
             look = now + LOOK_NS;
@@ -197,20 +199,20 @@ void background_wake(void)
  * of ours may be under way. */
 static void stop(void)
 {
-    struct timespec limit;
-    int cancel;
+    const uint64_t limit = now_ns() + EXIT_WAIT_NS;
+    int rc, cancel;
 
     if (atomic_load(&background.state) != 2 || process_is_foreign())
         return;
-    clock_gettime(CLOCK_REALTIME, &limit);
-    limit.tv_sec += EXIT_WAIT_S;
     atomic_store(&background.stop, true);
     background_wake();
-    /* The thread that ends the process may have a cancellation pending. ThreadSanitizer does not know
-     * pthread_clockjoin_np. The background thread does not end the jobs itself, because this one rings at their sockets
-     * to wake it. */
+    /* The thread that ends the process may have a cancellation pending. pthread_timedjoin_np goes by a clock that may
+     * be set back meanwhile, and has no other one before glibc 2.31. The background thread does not end the jobs
+     * itself, because this one rings at their sockets to wake it. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    if (pthread_timedjoin_np(background.thread, NULL, &limit) == 0)
+    while ((rc = pthread_tryjoin_np(background.thread, NULL)) == EBUSY && now_ns() < limit)
+        nap_ns(EXIT_NAP_NS);
+    if (rc == 0)
         jobs_end();
     pthread_setcancelstate(cancel, NULL);
 }

@@ -61,6 +61,16 @@ static int other_device(void *p, size_t n, const unsigned char *want, unsigned c
     return rc;
 }
 
+/* Imported memory is none that can be unmapped, and the calls for that leave it alone. */
+static bool can_be_unmapped(const void *p)
+{
+    const CUmemAccessDesc none = {.location.type = CU_MEM_LOCATION_TYPE_DEVICE};
+    const size_t page = 2 * BT_MIB;
+    const CUdeviceptr at = BT_ADDRESS(p) / page * page;
+
+    return !cuMemSetAccess(at, page, &none, 1) || !cuMemUnmap(at, page) || !cuMemAddressFree(at, page);
+}
+
 /* The importing process: argv = --import HANDLE N SEED. Exits 0 (right bytes), 3 (wrong bytes), 77 (cannot open), 4. */
 static int import_main(char **argv)
 {
@@ -84,6 +94,8 @@ static int import_main(char **argv)
     if (cudaIpcOpenMemHandle(&p, handle, cudaIpcMemLazyEnablePeerAccess))
         exit(77);
     pattern(want, n, (unsigned)strtoul(argv[4], NULL, 0));
+    if (can_be_unmapped(p))
+        exit(6);
     if (cudaMemcpy(got, p, n, cudaMemcpyDeviceToHost))
         exit(4);
     rc = memcmp(got, want, n) ? 3 : other_device(p, n, want, got);

@@ -4,6 +4,7 @@ holds is used for nothing else, and whoever dies, is stopped, or talks nonsense 
 """
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
@@ -26,6 +27,7 @@ TICKET = struct.Struct("=8sIi16s16sQQ")
 REQUEST = struct.Struct("=IHHQ16s")
 GRANT = struct.Struct("=IHHQII16sQQQ16s64s")
 MAGIC, VERSION, OPEN, CLOSE = 0x49706f63, 1, 1, 2
+F_GETSIG = 11  # fcntl has it from Python 3.13 on
 
 
 class Bytes(Base):
@@ -78,6 +80,20 @@ class Bytes(Base):
                     self.assertEqual(b(f"check {k} {i}"), 0)
                     self.assertEqual(b.ask(f"range {k} 10"), ["0", "0", "3000"])
                     self.assertEqual(b(f"close {k}"), 0)
+
+    def test_many_blocks(self) -> None:
+        """In many mappings and many to a mapping, opened and closed in any order: an address is of the block that is open there."""
+        rng = random.Random(3)
+        a, b = (Process(self, CUPOOL_BACKEND="vmm") for _ in range(2))
+        sizes = [rng.choice((100, 3000, 2 * MIB)) for _ in range(240)]
+        mine = [int(a.ask(f"alloc {size}")[1]) for size in sizes]
+        its = {i: b.open(a.handle(mine[i]), sizes[i]) for i in rng.sample(range(len(sizes)), len(sizes))}
+        for i in rng.sample(sorted(its), len(its)):
+            self.assertEqual(b.ask(f"range {its[i]} {sizes[i] - 1}"), ["0", "0", str(sizes[i])])
+            self.assertEqual(b(f"close {its[i]}"), 0)
+            self.assertNotEqual(b.ask(f"range {its[i]} 0")[0], "0")
+            self.assertNotEqual(b(f"close {its[i]}"), 0)
+        self.assertEqual((a.err(), b.err()), ("", ""))
 
     def test_an_importer_exports_nothing_of_it(self) -> None:
         for backend in ("cuda", "vmm"):
@@ -387,6 +403,7 @@ class Messages(Base):
         real.send(request_of(handle))
         good, fds, _, _ = socket.recv_fds(real, 4096, 4)
         self.addCleanup(os.close, fds[0])
+        self.assertGreater(fcntl.fcntl(fds[0], F_GETSIG), 0)  # by which the exporter knows it
         fields = list(GRANT.unpack(good))
         station = os.urandom(16)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as fake:

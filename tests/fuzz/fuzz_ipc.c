@@ -118,6 +118,12 @@ int ipc_accept(const struct ipc_descriptor *station, struct ipc_descriptor *ret_
     return -EAGAIN;
 }
 
+int ipc_keep(int fd, struct ipc_descriptor *ret)
+{
+    ret->fd = fd;
+    return fd < 0 ? -EIO : 0;
+}
+
 bool ipc_is_open(const struct ipc_descriptor *descriptor)
 {
     return descriptor->fd == 1 || descriptor->fd >= 1000;

@@ -9,10 +9,12 @@
  *
  * MIB: of the memory. answer: from the request until it has the descriptor; the exporter's thread sleeps in poll
  * meanwhile. NAP: so many microseconds more pass between two rounds: a processor that has slept longer is woken later.
+ * The first line says how descriptors of memory can be told apart (docs/ipc.md).
  * spins: the importer looks for the answer instead of sleeping. all: the sum of what an open needs, the close of the
  * descriptor included. drop: the exporter's close of the last descriptor.
  */
 #include <cuda.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -20,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -192,6 +195,34 @@ static void measure(int go, char spins, useconds_t nap)
     printf("\n");
 }
 
+/* What tells the descriptors of two memories apart: their inodes, or a signal that is set for one of them (cupool's
+ * file_mark). And whether a second descriptor of one memory is a copy of the first. */
+static void tell_apart(void)
+{
+    const CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                            .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemGenericAllocationHandle handles[2];
+    struct stat file[2];
+    int fd[3];
+
+    for (int i = 0; i < 3; i++) {
+        if (i < 2)
+            OK(cuMemCreate(&handles[i], size, &properties, 0));
+        OK(cuMemExportToShareableHandle(&fd[i], handles[i % 2], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+        if (i < 2)
+            OK(fstat(fd[i], &file[i]));
+    }
+    printf("one inode for all: %s; signal set: %s; on another memory's: %d; on another descriptor of this memory: %d\n",
+           file[0].st_dev == file[1].st_dev && file[0].st_ino == file[1].st_ino ? "yes" : "no",
+           fcntl(fd[0], F_SETSIG, 7) == 0 && fcntl(fd[0], F_GETSIG) == 7 ? "yes" : "no", fcntl(fd[1], F_GETSIG),
+           fcntl(fd[2], F_GETSIG));
+    for (int i = 0; i < 3; i++)
+        close(fd[i]);
+    for (int i = 0; i < 2; i++)
+        OK(cuMemRelease(handles[i]));
+}
+
 int main(int argc, char **argv)
 {
     char text[3][16];
@@ -220,6 +251,7 @@ int main(int argc, char **argv)
     close(go[1]);
     context_make();
     server_socket = ask[0];
+    tell_apart();
     OK(pthread_create(&server, NULL, serve, NULL));
     printf("%6s %6s", "nap us", "spins");
     for (int i = 0; i < PARTS; i++)

@@ -103,6 +103,12 @@ MUTANTS = [
          "socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends)) return errno;"),
         ("MSG_DONTWAIT | MSG_NOSIGNAL, NULL, (socklen_t)0); errno = saved; } unsigned int ctl_socket_listen",
          "MSG_DONTWAIT, NULL, (socklen_t)0); errno = saved; } unsigned int ctl_socket_listen")]),
+    Mutant("ipc: a descriptor of the program's is taken for ours by its inode", ["ipc_table", "shim_vmm_memory"], [
+        ("(!descriptor->mark || file_mark_of(descriptor->fd) == descriptor->mark)", "true")]),
+    Mutant("ipc: our descriptors have one mark", ["ipc_table"], [
+        ("(int)(1 + number % 64)", "1")]),
+    Mutant("ipc: descriptors of memory have no mark", ["ipc / Messages.test_a_wrong_exporter"], [
+        ("file_mark(*ret_fd, number);", "")]),
     Mutant("ipc: another user's connection is taken", ["ipc / Refused.test_another_user"], [
         ("return peer.uid == geteuid();", "return true;")]),
     Mutant("ipc: a damaged ticket is redeemed", ["ipc / Messages.test_a_damaged_ticket"], [

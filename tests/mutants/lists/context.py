@@ -34,7 +34,7 @@ MUTANTS = [
     Mutant("switch: a block with guard bytes is not imported", ["insert", "switch / Wrong.test_guard_bytes"], [
         ("if (grant->segment_size - grant->size > POOL_SEGMENT_UNIT)", "if (grant->segment_size - grant->size >= POOL_SEGMENT_UNIT)")]),
     Mutant("ipc: the lower bits of an address choose its bucket", ["ipc_table"], [
-        ("hash_of(addr) >> ADDR_SHIFT", "hash_of(addr) % BUCKETS")]),
+        ("table.by_addr[hash_of(addr) >> ADDR_SHIFT]", "table.by_addr[hash_of(addr) % BUCKETS]")]),
     Mutant("ipc: what a holder gives back is another one's", ["ipc_table"], [
         ("while (hold && hold->holder != holder) hold = hold->next_of_block;", "(void)holder;")]),
     Mutant("an old driver is not waited for at this thread's own frees", ["shim_order", "oom_report / Program.test_what_is_freed_on_a_stream"], [
@@ -318,6 +318,12 @@ MUTANTS = [
         ("released = driver->cuMemRelease(handle); if (released) /* tried again, because the memory would be lost */", "released = CUDA_SUCCESS; if (released)")]),
     Mutant("vmm: later segments are not reached", ["shim_vmm_memory"], [
         ("result = access_give_peers(driver, mapping, peers);", "result = CUDA_SUCCESS;")]),
+    Mutant("virtual memory: a device without a way has none for good", ["shim_vmm_memory"], [
+        ("vmm_reach_anew(const struct real_driver *driver, int device, int from) {", "vmm_reach_anew(const struct real_driver *driver, int device, int from) { if (1) return;")]),
+    Mutant("tickets: an open gives access once more", ["shim_vmm_memory"], [
+        ("if (owner != current && !vmm_reaches(owner, current) && (result", "if (owner != current && (result")]),
+    Mutant("tickets: memory is opened that the device has no way to", ["shim_vmm_memory"], [
+        ("if (owner != current && !vmm_reaches(owner, current) && (result", "if (0 && (result")]),
     Mutant("pause: work is not waited for", ["pause / Contents.test_work_is_waited_for"], [
         ("if (!rc) rc = wait_for_all(&change);", "")]),
     Mutant("pause: contents are not copied back", ["pause / Contents.test_they_are_kept"], [
@@ -372,16 +378,22 @@ MUTANTS = [
     Mutant("ipc: a wrong message is passed over", ["fuzz_ipc_random", "ipc / Messages.test_wrong_ones"], [
         ("if (n <= 0 || !ipc_request_read(raw, (size_t)n, &request)) { connection_lost(connection); return; }",
          "if (n <= 0) { connection_lost(connection); return; } if (!ipc_request_read(raw, (size_t)n, &request)) continue;")]),
-    Mutant("ipc: a ticket answers for the driver's handle", ["ipc_beside / Importer.test_a_handle_of_the_driver_and_a_ticket"], [
+    Mutant("ipc: a ticket answers for the driver's handle", ["ipc / Importer.test_a_handle_of_the_driver_and_a_ticket"], [
         ("if (mapping && !import && ipc_native_is_open(mapping->addr))", "if (false)")]),
-    Mutant("ipc: what the driver has closed counts as open", ["ipc_beside / Importer.test_a_handle_of_the_driver_and_a_ticket"], [
+    Mutant("ipc: what the driver has closed counts as open", ["ipc / Importer.test_a_handle_of_the_driver_and_a_ticket"], [
         ("if (*at && !--(*at)->opens)", "if (false)")]),
     Mutant("ipc: a close does not wait for the importer's work", ["ipc / Held.test_the_close_waits"], [
-        ("result = context ? context_wait(context) : CUDA_SUCCESS;", "result = CUDA_SUCCESS;")]),
+        ("result = context ? context_wait_handle(context) : CUDA_SUCCESS;", "result = CUDA_SUCCESS;")]),
     Mutant("ipc: each block maps its segment", ["ipc / Bytes.test_blocks_of_one_segment"], [
-        ("if (!mapping) { mapping = calloc(1, sizeof(*mapping)); if (!mapping)", "{ mapping = calloc(1, sizeof(*mapping)); if (!mapping)")]),
+        ("if (!mapping) { mapping = sorted_reserve() ?", "{ mapping = sorted_reserve() ?")]),
+    Mutant("ipc: many mappings are not in order", ["ipc / Bytes.test_many_blocks"], [
+        ("at = sorted_until(mapping->addr); memmove(", "at = imports.sorted_count; memmove(")]),
+    Mutant("ipc: the table of mappings does not grow", ["ipc / Bytes.test_many_blocks"], [
+        ("if (imports.mappings < imports.room) return true;", "if (imports.room) return imports.mappings < imports.room;")]),
+    Mutant("ipc: a mapping that is gone is found", ["ipc / Bytes.test_many_blocks"], [
+        ("if (i && imports.sorted[i - 1] == mapping) memmove(", "if (false) memmove(")]),
     Mutant("ipc: what is open in a context that has ended stays", ["ipc / Held.test_a_context_ends"], [
-        ("import->lost |= import->mapping->context == handle;", "(void)import;")]),
+        ("import->lost = true;", "(void)import;")]),
     Mutant("ipc: a block is not where it lies in its segment", ["ipc / Bytes.test_both_ways"], [
         ("grant->offset = segment->front + (block->addr - segment->addr);", "grant->offset = segment->front;")]),
     Mutant("ipc: the exporter is not told of a close", ["ipc / Held.test_until_it_is_closed"], [

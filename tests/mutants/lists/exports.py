@@ -49,7 +49,9 @@ MUTANTS = [
     Mutant("ncclMemFree of a block of the pool deregisters its segment", ["nccl_rows / Rows.test_groups_and_memory"], [
         ("return pool_of((uintptr_t)ptr) ? next(ptr) : nccl_user_memory_free(ptr, next);", "return nccl_user_memory_free(ptr, next);")]),
     Mutant("virtual memory of the pool can be unmapped", ["free_errors static vmm unmapped"], [
-        ("return !process_is_passive() && pool_of(ptr) && nccl_memory_is_shareable(ptr);", "return false;")]),
+        ("(pool_of(ptr) && nccl_memory_is_shareable(ptr))", "false", "vmm_served_refuses")]),
+    Mutant("memory of another process can be unmapped", ["ipc static vmm"], [
+        ("(ipc_import_any() && ipc_import_range(ptr, &base, &size, &context))", "false", "vmm_served_refuses")]),
     Mutant("auto: access is taken back before an earlier free's wait is over", ["driver static preloaded / no_access_after_free"], [
         ("if (none && device >= 0) memory_goes();", "if (none && device >= 0) ;")]),
     Mutant("auto: a texture is destroyed before an earlier free's wait is over", ["auto_texture static auto", "rows driver"], [
@@ -182,9 +184,9 @@ MUTANTS = [
 
     # --- virtual memory ---
     Mutant("vmm: peer access does not reach it", ["peers static vmm access_first"], [
-        ("vmm_reach(driver, hazard_context_device(driver, peer), device);", "")]),
+        ("vmm_reach_anew(driver, hazard_context_device(driver, peer), device);", "")]),
     Mutant("vmm: a copy in a context that never allocated does not reach it", ["peers static vmm copies_alone"], [
-        ("vmm_reach(driver, device, from);", "")]),
+        ("vmm_reach(driver, device, from);", "", "hazard_foreign_access")]),
     Mutant("peer access is no hazard", ["rows driver"], [
         ("policy_strict(POLICY_ALL, \"peer access\");", "")]),
     Mutant("vmm: a program sees that its block can be shared", ["driver static vmm"], [

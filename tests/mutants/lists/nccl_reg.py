@@ -46,6 +46,8 @@ MUTANTS = [
         ("rc = comm_detach_all(reg, found, comm);", "rc = 0;")]),
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
         ("if (may_call) return comm_leave", "if (true) return comm_leave")]),
+    Mutant("NCCL: statistics do not wait for the registry", ["nccl_waits"], [
+        ("const uint64_t limit = reg_now_ns() + STATS_WAIT_NS;", "const uint64_t limit = 0;")]),
     Mutant("NCCL: a communicator begins while others rest for a segment", ["nccl_waits"], [
         ("if (made) calls_wait(&reg->detaching, ~0u);", "(void)made;")]),
     Mutant("NCCL: memory goes although its owner does", ["nccl_reg"], [

@@ -115,7 +115,9 @@ MUTANTS = [
     Mutant("pinned: a second free of a shard's block is accepted", ["host_shards"], [
         ("return live; } void host_shards_flush", "return true; } void host_shards_flush")]),
     Mutant("pinned: what shards have not counted raises the bound", ["host_shards"], [
-        ("return; host_shards_sync(pool); if (", "return; if (")]),
+        ("return; if (!host_shards_sync(pool, patient)) return; if (", "return; if (")]),
+    Mutant("pinned: statistics wait for a shard's lock without a limit", ["host_shards"], [
+        ("host_native_peak_raise(pool, /* patient: */ false)", "host_native_peak_raise(pool, /* patient: */ true)")]),
     Mutant("pinned: shards keep idle memory", ["host_shards"], [
         ("host_shards_flush(pool, true); segment = idle_find(", "segment = idle_find(")]),
     Mutant("pinned: the driver serves before other threads' shards", ["host_shards"], [

@@ -227,17 +227,8 @@ static void add_stats(void)
         add(number[i]);
 }
 
-/* For how long statistics wait for the lock, which is never held here. */
-int __wrap_pthread_mutex_timedlock(pthread_mutex_t *mutex, const struct timespec *limit);
 int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
-
-int __wrap_pthread_mutex_timedlock(pthread_mutex_t *mutex, const struct timespec *limit)
-{
-    add((uint64_t)limit->tv_sec * 1000000000u + (uint64_t)limit->tv_nsec);
-    add((uint64_t)limit->tv_nsec);
-    return pthread_mutex_lock(mutex);
-}
 
 /* Most operations take no lock. */
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)

@@ -5,6 +5,7 @@
  * The clock is the test's, linked in the place of the system's: it stands still until the test moves it. A wait is seen
  * to have begun by its looks at the clock.
  */
+#include "nccl_reg_state.h"
 #include "nccl_unit.h"
 
 #include <pthread.h>
@@ -120,6 +121,20 @@ CASE(calls_are_waited_for)
         }
         assert_int_equal(stats().comms, 0);
     }
+}
+
+/* Statistics wait for the registry, but not for ever: a signal handler may have interrupted the lock's holder. */
+CASE(statistics_wait_with_a_limit)
+{
+    comm_new(0, 0, false);
+    pthread_mutex_lock(&reg->lock);
+    looks = 0;
+    on_wait = much_later;
+    assert_int_equal(stats().comms, 1);
+    on_wait = NULL;
+    assert_int_equal(looks, LOOKS);
+    pthread_mutex_unlock(&reg->lock);
+    comm_end(0);
 }
 
 /* An operation waits five seconds for the device; if that was in vain, none does for ten. */

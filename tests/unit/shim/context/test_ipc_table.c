@@ -10,14 +10,15 @@
 #include <errno.h>
 
 #include "base/descriptor.h"
+#include "base/ipc_socket.h"
 
-static void watched_close(int fd, const struct stat *file, bool done);
+static void watched_leave(struct ipc_descriptor *descriptor);
 static void watched_drop(int fd);
 
-#define file_close watched_close
-#define file_drop  watched_drop
+#define ipc_leave watched_leave
+#define file_drop watched_drop
 #include "context/ipc_table.c" /* NOLINT(bugprone-suspicious-include): as said above */
-#undef file_close
+#undef ipc_leave
 #undef file_drop
 
 static unsigned int closed, locked, uncounted;
@@ -32,11 +33,13 @@ static void close_look(void)
     closed++;
 }
 
-static void watched_close(int fd, const struct stat *file, bool done)
+static void watched_leave(struct ipc_descriptor *descriptor)
 {
+    if (descriptor->fd < 0)
+        return;
     close_look();
     uncounted += !ipc_table_any(); /* then a pause takes memory for its own that is not given up yet */
-    file_close(fd, file, done);
+    ipc_leave(descriptor);
 }
 
 static void watched_drop(int fd)
@@ -185,6 +188,38 @@ UNIT_CASE(test_nobody_waits_for_a_close)
     ipc_table_segment_gone(SEGMENT);
     assert_closed(fd, 5);
     assert_false(ipc_table_any());
+}
+
+/* Neither sent nor closed, although it is of the same inode as ours. */
+UNIT_CASE(test_a_number_that_has_become_the_programs)
+{
+    struct ipc_holder one = {0};
+    struct ipc_request request;
+    struct ipc_grant granted;
+    struct ipc_segment segment = {
+        .addr = SEGMENT, .size = BLOCK, .how = IPC_DESCRIPTOR, .fd = open("/dev/null", O_RDONLY | O_CLOEXEC)};
+    const int other = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int copy;
+
+    file_mark(segment.fd, 1);
+    assert_int_equal(ipc_table_add(NULL, SEGMENT, BLOCK, &segment, &names[0]), 0);
+    ipc_request_make(&request, IPC_OPEN, 1, &names[0]);
+    ipc_table_grant(&one, &request, &granted, &copy);
+    assert_int_equal(granted.status, IPC_GRANTED);
+    assert_int_equal(close(copy), 0);
+    assert_int_equal(dup2(other, segment.fd), segment.fd);
+    for (int marked = 0; marked < 2; marked++) {
+        if (marked)
+            file_mark(other, 2); /* as another one of ours */
+        ipc_table_grant(&one, &request, &granted, &copy);
+        assert_int_equal(granted.status, IPC_FULL);
+        assert_int_equal(copy, -1);
+    }
+    ipc_table_end(&one);
+    ipc_table_segment_gone(SEGMENT);
+    assert_int_not_equal(fcntl(segment.fd, F_GETFD), -1);
+    close(segment.fd);
+    close(other);
 }
 
 /* A child of fork while another thread of the parent closes a descriptor. */

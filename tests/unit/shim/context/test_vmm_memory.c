@@ -10,7 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "context/capture_history.h"
+#include "context/ipc_map.h"
 #include "context/pause.h"
 #include "vmm_driver.h"
 
@@ -308,16 +310,61 @@ ISOLATED_CASE(test_no_way, .environment = VMM)
     assert_non_null(strstr(fake.said, "3:device 1 has no way to the memory of device 0 (error 101)\n"));
 }
 
-/* The driver has a limit of peers: the device is one of those that have no way then, and memory is made without it. */
+/* The driver has a limit of peers: the device is one of those that have no way then, and memory is made without it,
+ * until the driver gives it access by peers. */
 ISOLATED_CASE(test_too_many_peers, .environment = VMM)
 {
     struct context *context = with_vmm();
+    const uint64_t before = segment(context);
+    uint64_t after;
 
-    (void)segment(context);
     fake_fail(FN(cuMemSetAccess), CUDA_ERROR_TOO_MANY_PEERS, 2);
     vmm_reach(&fake.driver, 0, 1);
-    assert_int_equal(mapping_at(segment(context))->access, 1);
+    after = segment(context);
+    assert_int_equal(mapping_at(after)->access, 1);
     assert_non_null(strstr(fake.said, "device 1 has no way to the memory of device 0"));
+    vmm.calls = 0;
+    vmm_reach(&fake.driver, 0, 1);
+    assert_int_equal(vmm.calls, 0);
+    assert_false(vmm_reaches(0, 1));
+    vmm_reach_anew(&fake.driver, 0, 1);
+    assert_true(mapping_at(before)->access == 3 && mapping_at(after)->access == 3 && vmm_reaches(0, 1));
+    assert_int_equal(mapping_at(segment(context))->access, 3);
+    vmm.calls = 0;
+    vmm_reach_anew(&fake.driver, 0, 1);
+    assert_int_equal(vmm.calls, 0);
+    assert_false(vmm_reaches(0, 0) || vmm_reaches(-1, 0) || vmm_reaches(0, 64));
+}
+
+static CUresult import_handle(CUmemGenericAllocationHandle *ret, void *shared, CUmemAllocationHandleType type)
+{
+    *ret = ++vmm.made;
+    return CUDA_SUCCESS;
+}
+
+/* Another process's memory of device 0 is opened in a context of device 1, which gets access once; natively, a device
+ * without a way is an error of each open. */
+ISOLATED_CASE(test_imported_elsewhere, .environment = VMM)
+{
+    struct ipc_grant grant = {.how = IPC_DESCRIPTOR, .segment_size = SEGMENT};
+    uint64_t addr = 0;
+    CUuuid uuid;
+
+    driver_ready();
+    (void)pooled(0);
+    fake.next_of[REAL_cuMemImportFromShareableHandle] = (void *)import_handle;
+    fake.next_of[REAL_cuIpcOpenMemHandle_v2] = (void *)import_handle; /* is looked up, not called */
+    assert_int_equal(fake.driver.cuDeviceGetUuid_v2(&uuid, 0), 0);
+    memcpy(grant.card, uuid.bytes, sizeof(grant.card));
+    fake_current(fake_context(1));
+    assert_int_equal(ipc_map_open(&grant, 0, &addr), CUDA_SUCCESS);
+    assert_int_equal(mapping_at(addr)->access, 3);
+    assert_int_equal(vmm.calls, 2);
+    fake_current(fake_context(2));
+    vmm.no_way = 4;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(ipc_map_open(&grant, 0, &addr), CUDA_ERROR_INVALID_DEVICE);
+    assert_int_equal(mappings_count(false), 1);
 }
 
 ISOLATED_CASE(test_reach_fails, .environment = VMM)
@@ -380,6 +427,31 @@ ISOLATED_CASE(test_descriptors, .environment = VMM)
     vmm_descriptors_forget();
     assert_int_equal(fcntl(kept, F_GETFD), -1);
     assert_false(keeps(other, &later));
+    close(fd);
+}
+
+/* The program has closed ours and has one of its own under that number, of the same inode. */
+ISOLATED_CASE(test_a_number_that_is_the_programs, .environment = VMM)
+{
+    struct context *context = with_vmm();
+    const uint64_t addr = segment(context);
+    const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC), own = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    uint64_t number;
+    int kept;
+
+    assert_false(keeps(addr, &number));
+    file_mark(fd, number);
+    vmm_descriptor_keep(addr, number, fd);
+    kept = vmm_find(addr)->kept.fd;
+    assert_true(keeps(addr, &number));
+    assert_int_equal(dup2(own, kept), kept);
+    assert_false(keeps(addr, &number));
+    go(context, addr);
+    vmm.over = 9;
+    device_collect(0);
+    assert_int_not_equal(fcntl(kept, F_GETFD), -1);
+    close(kept);
+    close(own);
     close(fd);
 }
 

@@ -6,6 +6,7 @@
  */
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/conf.h"
@@ -78,6 +79,16 @@ static void tick(uint64_t now)
     atomic_fetch_add(&ticks, 1);
 }
 
+static atomic_bool sticks, stuck;
+
+static void may_stick(uint64_t now)
+{
+    while (atomic_load(&sticks)) {
+        atomic_store(&stuck, true);
+        nap_ns(1000000);
+    }
+}
+
 static void nothing(uint64_t now)
 {
 }
@@ -108,10 +119,49 @@ static unsigned int listen_second(struct pollfd *fds, unsigned int max)
 
 const struct background_job background_jobs[] = {
     {.due = never, .tick = tick, .listen = listen_first},
-    {.due = never, .tick = nothing, .end = end},
+    {.due = never, .tick = may_stick, .end = end},
     {.due = never, .tick = nothing, .listen = listen_second},
     {0},
 };
+
+/* --- exit beside a job that does not end --- */
+
+int __real_clock_gettime(clockid_t clock, struct timespec *ts);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
+
+/* The wall clock is about to be set back by an hour; each look takes a second while a job is stuck. */
+int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
+{
+    static atomic_int passed;
+    const int rc = __real_clock_gettime(clock, ts);
+
+    ts->tv_sec += clock == CLOCK_REALTIME ? 3600 : atomic_load(&stuck) ? ++passed : 0;
+    return rc;
+}
+
+static void not_ended_look(void)
+{
+    _exit(atomic_load(&ended) ? 1 : 0);
+}
+
+UNIT_CASE(test_exit_waits_with_a_limit)
+{
+    int status = -1;
+    const pid_t child = fork();
+
+    if (child == 0) {
+        alarm(20);
+        atomic_store(&sticks, true);
+        atexit(not_ended_look);
+        if (!background_start())
+            _exit(2);
+        while (!atomic_load(&stuck))
+            nap_ns(1000000);
+        exit(3);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
 
 /* Between two ticks the thread sleeps once. */
 UNIT_CASE(test_sleeps_in_a_poll)
