@@ -50,6 +50,9 @@ CASE_WITH(test_ranges, start, NULL)
     (void)state;
     assert_int_equal(insert_reserve(0, &range), -EINVAL);
     assert_int_equal(insert_reserve(SIZE_MAX, &range), -EINVAL);
+    assert_int_equal(insert_reserve(((size_t)1 << 47) + 1, &range), -EINVAL);
+    assert_int_equal(insert_reserve((size_t)1 << 47, &range), 0); /* more than any device has */
+    assert_int_equal(insert_unreserve(range), 0);
     refuse(CUDA_ERROR_OUT_OF_MEMORY, 0, 1);
     assert_int_equal(insert_reserve(1, &range), -ENOMEM);
     assert_int_equal(insert_reserve(1, &range), 0);
@@ -89,6 +92,9 @@ CASE_WITH(test_without_the_driver, start, NULL)
     assert_int_equal(insert_map(UNIT, 1), -EAGAIN);
     assert_int_equal(insert_unmap(UNIT), -EAGAIN);
     fake.absent = false;
+    fake.no_driver = true;
+    assert_int_equal(insert_reserve(1, &range), -EAGAIN);
+    fake.no_driver = false;
     for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
         fake.driver = whole;
         memset((char *)&fake.driver + needed[i], 0, sizeof(void *));
@@ -208,6 +214,7 @@ CASE_WITH(test_refused_calls, start, NULL)
 {
     const uint64_t range = range_of(2);
     const int64_t import = import_units(2);
+    char said[128];
 
     (void)state;
     for (unsigned int i = 0; i < 3; i++) {
@@ -215,7 +222,11 @@ CASE_WITH(test_refused_calls, start, NULL)
         static const int errors[] = {-ENOMEM, -EBUSY, -EIO};
 
         refuse(results[i], 0, 1);
+        fake.said[0] = '\0';
         assert_int_equal(insert_map(range, import), errors[i]);
+        snprintf(said, sizeof(said), "%llu bytes at %#llx are not inserted (error %d)", (unsigned long long)(2 * UNIT),
+                 (unsigned long long)range, (int)results[i]);
+        assert_string_equal(fake.said, said);
         assert_int_equal(insert_unmap(range), -EINVAL);
     }
     assert_int_equal(insert_map(range, import), 0);
@@ -335,7 +346,12 @@ CASE_WITH(test_exporters_are_forgotten_with_their_last_import, start, NULL)
     assert_int_equal(insert_close(third), 0);
     first = import_from(1, 1);
     assert_int_equal(fake.exporters, 2);
-    assert_int_equal(insert_close(first), 0);
+    second = import_from(2, 1);
+    assert_int_equal(insert_close(first), 0); /* of two exporters the first */
+    third = import_from(2, 1);
+    assert_int_equal(fake.exporters, 3);
+    assert_int_equal(insert_close(second), 0);
+    assert_int_equal(insert_close(third), 0);
     nothing_is_left();
 }
 
