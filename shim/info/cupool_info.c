@@ -98,6 +98,7 @@ static void print_man(void)
 
 static void print_process(void)
 {
+    const char *page = conf_get()->stats_file.text;
     char path[4096];
     struct launch launch;
 
@@ -105,8 +106,7 @@ static void print_process(void)
     printf("host %s, rank %d, local rank %d (from: %s)\n", launch.host, launch.rank, launch.local_rank, launch.from);
     if (launch_expand(&launch, conf_get()->trace_file.text, path, sizeof(path)) == 0)
         printf("a trace of this process would be: %s\n", path);
-    if (strcmp(conf_get()->stats_file.text, "off") != 0 &&
-        launch_expand(&launch, conf_get()->stats_file.text, path, sizeof(path)) == 0)
+    if (*page && strcmp(page, "off") != 0 && launch_expand(&launch, page, path, sizeof(path)) == 0)
         printf("its statistics page: %s\n", path);
 }
 

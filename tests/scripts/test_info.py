@@ -104,6 +104,11 @@ class Info(unittest.TestCase):
             out = self.info(*options, path=[SIM], CUPOOL_FREE="strict").stdout
             for pattern in (machine, settings, process):
                 self.assertEqual(bool(re.search(pattern, out)), pattern in there, (options, pattern))
+        for setting, line in (("", 0), ("off", 0), ("/x/%e.page", 1)):
+            out = self.info("--process", CUPOOL_STATS_FILE=setting).stdout
+            self.assertEqual(out.count("its statistics page: /x/cupool-info.page\n"), line, out)
+            self.assertEqual(out.count("statistics page"), line, out)
+        self.assertRegex(self.info("--version").stdout, r"^cupool \d+\.\d+\.\d+\n$")
         self.assertIn("CUPOOL_LIMITS (did you mean CUPOOL_LIMIT?)", self.info("-c", CUPOOL_LIMITS="1").stderr)
 
     def test_accepts(self) -> None:
