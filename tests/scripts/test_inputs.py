@@ -82,6 +82,17 @@ class Inputs(Case):
                 done = subprocess.run([sys.executable, TOOL, command, self.write(good())], stdout=full, stderr=subprocess.PIPE, text=True)
             self.assertEqual((done.returncode, done.stderr), (2, "cupool-trace: standard output: No space left on device\n"))
 
+    def test_closed_streams(self) -> None:
+        """As a starter leaves them that has closed them: a line, no traceback, and no other file in their place."""
+        path = self.write(good())
+        for command in ("check", "summary", "leaks", "merge", "top --once", f"plot -o {self.dir}/page.svg"):
+            for closed, file in (("1>&-", path), ("0<&-", "-"), ("2>&-", f"{path}.none")):
+                with self.subTest(command=command, closed=closed):
+                    done = subprocess.run(["sh", "-c", f"exec {closed}; exec \"$@\"", "sh", sys.executable, TOOL, *command.split(), file],
+                                          capture_output=True, text=True, stdin=subprocess.DEVNULL)
+                    said = {"1>&-": "cupool-trace: standard output: Bad file descriptor\n", "0<&-": "cupool-trace: -: Bad file descriptor\n", "2>&-": ""}
+                    self.assertEqual((done.returncode, done.stderr), (2, said[closed]))
+
     def test_leaks_says_nothing_of_what_it_has_not_read(self) -> None:
         empty = self.dir / "empty"
         empty.mkdir()
