@@ -61,6 +61,8 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.files.count("-") > 1:
         parser.error("standard input can be read only once")
+    if "" in args.files:
+        parser.error("the name of a file is empty")
     if args.command not in FOLDERS_THEMSELVES:
         args.files = list(all_of(args.files))
     return args

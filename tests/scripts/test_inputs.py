@@ -123,6 +123,22 @@ class Inputs(Case):
         self.assertEqual(self.run_tool().returncode, 2)
         self.assertEqual(self.run_tool("nonsense").returncode, 2)
         self.assertEqual(self.run_tool("check").returncode, 2)
+        path, empty = self.write(good()), str(self.dir / "empty")
+        os.mkdir(empty)
+        for words, said in (
+                (["check", ""], "the name of a file is empty"), (["check", "--ranks=0", path], "'0': a whole number from 1 on is needed"),
+                (["leaks", "--top=x", path], "'x': a whole number from 1 on is needed"),
+                (["leaks", "--debug-dir=/none", path], "'/none': no such folder"),
+                (["to-pytorch", "--max-entries=-1", path], "'-1': a whole number from 0 on is needed"),
+                (["to-perfetto", "--every=nan", path], "'nan': microseconds from 0 on are needed"),
+                (["to-perfetto", "--every=1e15", path], "'1e15': more microseconds than a trace can have"),
+                (["plot", "--from=-1", "-o", "x.html", path], "'-1': seconds from 0 on are needed"),
+                (["plot", "--from=5", "--to=1", "-o", "x.html", path], "--from 5 --to 1: no time is between them"),
+                (["plot", "--from=inf", "-o", "x.html", path], "no time is between them"),
+                (["replay", "--program=/bin/true", empty], "no *.jsonl or *.jsonl.gz in it")):
+            done = self.run_tool(*words)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), words)
+            self.assertIn(said, done.stderr)
         for args in (["--help"], ["check", "--help"], ["summary", "--help"], ["--version"]):
             done = self.run_tool(*args)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
