@@ -9,8 +9,9 @@ from typing import Iterator, Optional
 
 from . import flame, overview, symbols
 from .callers import Names, caller_names, names_of
-from .check import of_other_runs, positive
+from .check import of_other_runs
 from .measures import Durations
+from .options import positive
 from .physical import Follow
 from .replay import Device, Part, Rank, load
 from .schema import Event

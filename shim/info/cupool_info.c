@@ -179,7 +179,7 @@ static const struct {
     {{"--process", NULL}, {print_process}, false},
 };
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     /* An empty argument is no option. */
     const char *option = argc < 2 ? "" : *argv[1] ? argv[1] : "?";
@@ -209,4 +209,15 @@ int main(int argc, char **argv)
     if (strcmp(option, "--help") == 0 || strcmp(option, "-h") == 0)
         return usage();
     return wrong(argv[1]);
+}
+
+int main(int argc, char **argv)
+{
+    const int status = run(argc, argv);
+
+    /* A full disk shows only here, since stdio keeps what is printed. */
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    fprintf(stderr, "cupool-info: standard output: not all of it could be written\n");
+    return 2;
 }
