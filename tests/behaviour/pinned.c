@@ -289,8 +289,3 @@ BT_TEST(populated)
     OK(cudaSetDevice(0));
     return 0;
 }
-
-int main(int argc, char **argv)
-{
-    return bt_main(argc, argv);
-}
