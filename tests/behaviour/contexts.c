@@ -313,8 +313,3 @@ BT_TEST(green_contexts)
     SKIP("needs CUDA 12.5");
 #endif
 }
-
-int main(int argc, char **argv)
-{
-    return bt_main(argc, argv);
-}

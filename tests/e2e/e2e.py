@@ -29,8 +29,9 @@ BIN = Path(os.environ["E2E_BIN"])
 SOURCE = Path(os.environ["E2E_SOURCE"])
 HEADERS = os.environ["E2E_HEADERS"]
 SANITIZE = os.environ.get("E2E_SANITIZE", "none")
+COVERAGE = os.environ.get("E2E_COVERAGE") == "true"
 # Of what a process may do, prints or holds at its exit: with gcc's counters, it writes files then.
-not_with_coverage = unittest.skipIf(os.environ.get("E2E_COVERAGE") == "true", "the counters of coverage are written at exit")
+not_with_coverage = unittest.skipIf(COVERAGE, "the counters of coverage are written at exit")
 sys.path.insert(0, str(SOURCE / "tests" / "scripts"))
 import tool  # noqa: E402
 from tool import TOOL as TRACE_TOOL  # noqa: E402,F401
