@@ -4,6 +4,7 @@ or talk nonsense to the library.
 """
 from __future__ import annotations
 
+import ast
 import json
 import os
 import random
@@ -113,6 +114,8 @@ class Commands(Base):
         for words in ((), ("pause",), ("limit", "--all"), ("trim", "5", "--all"), ("list", "--pid=1", "--all"), ("sing",), ("limit", "x", "--all")):
             self.ctl(*words, rc=2)
         self.assertIn("Exit status: 0 done", self.ctl("--help").stdout)
+        old = ast.parse(CTL.read_text(), feature_version=(3, 6))
+        self.assertNotIn("__future__", [n.module for n in old.body if isinstance(n, ast.ImportFrom)])
         self.assertRegex(self.ctl("--version").stdout, r"^cupool-ctl \d+\.\d+\.\d+\n$")
         self.assertIn("No such file", self.ctl("list", rc=1).stderr)
         self.dir.mkdir(0o700)

@@ -305,7 +305,7 @@ class InBrowser(ViewerCase):
         events.insert(1, ev(1, "device", d=0, name=hostile, uuid=""))
         self.show(events)
         self.point_at_time(0, 255)
-        self.assertEqual(self.browser.evaluate("document.title"), "GPU memory over time")
+        self.assertEqual(self.browser.evaluate("document.title"), f"{hostile}: GPU memory over time")
         self.assertEqual(self.browser.evaluate("document.querySelectorAll('img, td b, #charts b').length"), 0)
         self.assertIn(hostile, self.browser.evaluate("document.body.textContent"))
 

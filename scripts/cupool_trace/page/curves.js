@@ -96,7 +96,7 @@ function drawMemory(c) {
     g.strokeStyle = css.grid;
     g.beginPath(); g.moveTo(LEFT, Math.round(y(v)) + .5); g.lineTo(c.w - RIGHT, Math.round(y(v)) + .5); g.stroke();
     g.fillStyle = css.dim;
-    g.fillText(v ? size(v, Number.isInteger(v / 1024 ** Math.floor(Math.log(v * 1.0001) / Math.log(1024))) ? 0 : 1) : "0", LEFT - 8, y(v));
+    g.fillText(axisSize(v), LEFT - 8, y(v));
   }
   g.save();
   g.beginPath();

@@ -66,8 +66,10 @@ function about() {
   const first = p.filter(x => x.started).sort((a, b) => a.offset_ns - b.offset_ns)[0];
   const longest = Math.max(...p.map(x => x.last_ns));
   const programs = [...new Set(p.map(x => x.exe).filter(Boolean))];
-  $("about").textContent = [programs.slice(0, 3).join(", ") + (programs.length > 3 ? " and others" : ""), first ? "started " + first.started : "",
-    p.length ? "ran " + moment(longest, longest / 1e4) : "", p.length + (p.length === 1 ? " process" : " processes"), events.toLocaleString("en-US") + " events",
+  const ran = programs.slice(0, 3).join(", ") + (programs.length > 3 ? " and others" : "");
+  if (ran) document.title = ran + ": GPU memory over time";
+  $("about").textContent = [ran, first ? "started " + first.started : "",
+    p.length ? "ran " + span(longest) : "", p.length + (p.length === 1 ? " process" : " processes"), events.toLocaleString("en-US") + " events",
     open ? open + " without an end line" : "",
     data.settings ? data.settings.length ? "settings: " + data.settings.join(", ") : "default settings" : "", data.made_by].filter(Boolean).join(" \u00b7 ");
   const notes = $("notes");

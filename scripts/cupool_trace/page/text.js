@@ -29,6 +29,8 @@ function size(n, digits = 1) {
   while (n >= 1023.95 && i < 4) { n /= 1024; i++; }
   return (i ? n.toFixed(digits) : String(n)) + " " + UNITS[i];
 }
+// Beside an axis: without .0 where the steps are whole.
+const axisSize = n => n ? size(n, Number.isInteger(n / 1024 ** Math.floor(Math.log(n * 1.0001) / Math.log(1024))) ? 0 : 1) : "0";
 const bytes = n => n < 1024 ? n + " B" : size(n, n < 1 << 20 ? 1 : 2) + " (" + n.toLocaleString("en-US") + " B)";
 
 function timeUnit(ns) {

@@ -385,6 +385,11 @@ ISOLATED_CASE(test_nearest)
         {"CUPOOL_", NULL},
         {"CUPOOL_NOPE", NULL},
         {"CUPOOL_FEE", "CUPOOL_FREE"},
+        {"CUPOOL_FOO", NULL},
+        {"CUPOOL_TRACE", "CUPOOL_TRACE_FILE"},
+        {"CUPOOL_STACKS", "CUPOOL_TRACE_STACKS"},
+        {"CUPOOL_ACKS", NULL},
+        {"CUPOOL_TRACE_", NULL},
     };
 
     for (size_t i = 0; i < COUNT(rows); i++) {
