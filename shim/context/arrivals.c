@@ -2,6 +2,7 @@
 /* arrivals.c - see arrivals.h. No locks; counters are atomic. */
 #include "context/arrivals.h"
 
+#include <limits.h>
 #include <stdatomic.h>
 
 #include "clock.h"
@@ -38,12 +39,13 @@ static uint64_t arrivals_given(const struct context *context)
 /* The stream's part of what a thread waits for. */
 struct wanted {
     uint64_t given, put;
+    unsigned int most; /* segments of virtual memory at a time */
 };
 
-/* CUDA_SUCCESS: all that is wanted can arrive. Virtual memory whose work is over has gone. */
+/* CUDA_SUCCESS: all that is wanted can arrive. Virtual memory whose work is over has gone, or the most of it. */
 static CUresult look(struct context *context, const struct wanted *wanted)
 {
-    const CUresult departing = vmm_memory_collect(context);
+    const CUresult departing = vmm_memory_collect(context, wanted->most);
 
     if (atomic_load(&context->departures.gone) < wanted->put)
         return departing ? departing : CUDA_ERROR_NOT_READY;
@@ -51,10 +53,10 @@ static CUresult look(struct context *context, const struct wanted *wanted)
                                                           : CUDA_SUCCESS;
 }
 
-bool arrivals_collect(struct context *context, uint64_t patience_ns)
+static bool collect(struct context *context, uint64_t patience_ns, unsigned int most)
 {
     const struct real_driver *driver = context->driver;
-    const struct wanted wanted = {atomic_load(&context->given), atomic_load(&context->departures.put)};
+    const struct wanted wanted = {atomic_load(&context->given), atomic_load(&context->departures.put), most};
     const uint64_t limit = patience_ns ? now_ns() + patience_ns : 0, gone = atomic_load(&context->departures.gone);
     uint64_t arrived = atomic_load(&context->arrived);
     CUresult result = CUDA_ERROR_NOT_READY;
@@ -81,6 +83,16 @@ bool arrivals_collect(struct context *context, uint64_t patience_ns)
     if (done)
         context_arrived();
     return done;
+}
+
+bool arrivals_collect(struct context *context, uint64_t patience_ns)
+{
+    return collect(context, patience_ns, UINT_MAX);
+}
+
+bool arrivals_collect_one(struct context *context)
+{
+    return collect(context, 0, 1);
 }
 
 bool arrivals_collect_own(struct context *context, uint64_t others_ns)

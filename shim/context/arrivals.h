@@ -33,6 +33,8 @@ void context_arrived(void);
 /* Synchronise our own stream once it is idle, and poll for patience_ns nanoseconds until it is. True: some memory has
  * arrived. */
 bool arrivals_collect(struct context *context, uint64_t patience_ns);
+/* As arrivals_collect without patience, but at most one segment of virtual memory. */
+bool arrivals_collect_one(struct context *context);
 /* As arrivals_collect, polling for ARRIVALS_OWN_NS if this thread has made the last free, and for others_ns otherwise.
  * Memory that a thread has waited for in vain is waited for only briefly. */
 bool arrivals_collect_own(struct context *context, uint64_t others_ns);

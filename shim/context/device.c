@@ -7,6 +7,7 @@
 #include "context/capture_gate.h"
 #include "context/context_state.h"
 #include "context/events.h"
+#include "context/ipc_server.h"
 #include "context/nccl_memory.h"
 #include "context/registry.h"
 #include "context/vmm_kept.h"
@@ -168,6 +169,9 @@ void context_decay_all(unsigned int age)
             pool_flush(context->pool);
             pool_decay(context->pool, age);
         }
-        arrivals_collect(context, 0);
+        /* To unmap many, and to close their descriptors, may take longer than an importer should wait for its answer.
+         */
+        while (arrivals_collect_one(context))
+            ipc_server_tick(now_ns());
     }
 }

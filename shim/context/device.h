@@ -49,8 +49,8 @@ void device_publish(int device);
 /* Before the driver is asked for its free memory: collect the released segments that have arrived, without a wait. */
 void device_collect(int device);
 
-/* For the clock thread: give back segments that were idle for age ticks (0: none), and collect released segments that
- * have arrived. */
+/* For the background thread, which answers importers meanwhile: give back segments that were idle for age ticks (0:
+ * none), and collect released segments that have arrived. */
 void context_decay_all(unsigned int age);
 
 #endif

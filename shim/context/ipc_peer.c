@@ -20,8 +20,10 @@
 struct ipc_peer {
     struct ipc_name station;
     struct ipc_descriptor socket;
-    uint64_t number;   /* of the last request */
-    unsigned int uses; /* grants */
+    uint64_t number;         /* of the last request */
+    unsigned int uses;       /* grants */
+    struct ipc_name *unsaid; /* blocks that are closed, which the exporter has had no room to hear */
+    size_t unsaid_count, unsaid_room;
     struct ipc_peer *next;
 };
 
@@ -55,18 +57,61 @@ static struct ipc_peer *peer_of(struct ipc_peers *peers, const struct ipc_name *
     return peer;
 }
 
-/* A connection without a use ends. */
+/* A connection without a use ends, once the exporter has heard of every close. */
 static void peer_drop(struct ipc_peers *peers, struct ipc_peer *peer)
 {
     struct ipc_peer **at = &peers->first;
 
-    if (peer->uses)
+    if (peer->uses || peer->unsaid_count)
         return;
     while (*at != peer)
         at = &(*at)->next;
     *at = peer->next;
     ipc_end(&peer->socket);
+    free(peer->unsaid);
     free(peer);
+}
+
+static int close_say(struct ipc_peer *peer, const struct ipc_name *block, uint64_t limit)
+{
+    struct ipc_request request;
+
+    ipc_request_make(&request, IPC_CLOSE, 0, block);
+    return ipc_send_by(&peer->socket, &request, sizeof(request), limit);
+}
+
+/* False: the exporter still has no room. Where it has ended, nobody needs to hear it. */
+static bool unsaid_say(struct ipc_peer *peer)
+{
+    while (peer->unsaid_count &&
+           close_say(peer, &peer->unsaid[peer->unsaid_count - 1], /* limit: do not wait */ 0) != -ETIMEDOUT)
+        peer->unsaid_count--;
+    return !peer->unsaid_count;
+}
+
+static void unsaid_say_all(struct ipc_peers *peers)
+{
+    for (struct ipc_peer *peer = peers->first, *next; peer; peer = next) {
+        next = peer->next;
+        if (peer->unsaid_count && unsaid_say(peer))
+            peer_drop(peers, peer);
+    }
+}
+
+/* Without host memory the exporter holds the block until this process ends. */
+static void unsaid_add(struct ipc_peer *peer, const struct ipc_name *block)
+{
+    const size_t room = peer->unsaid_room ? 2 * peer->unsaid_room : 64;
+    struct ipc_name *unsaid;
+
+    if (peer->unsaid_count == peer->unsaid_room) {
+        unsaid = realloc(peer->unsaid, room * sizeof(*unsaid));
+        if (!unsaid)
+            return;
+        peer->unsaid = unsaid;
+        peer->unsaid_room = room;
+    }
+    peer->unsaid[peer->unsaid_count++] = *block;
 }
 
 /* Receive the answer to the last request. 0; -EPROTO: the exporter has sent something else. */
@@ -101,12 +146,11 @@ static int grant_receive(struct ipc_peer *peer, uint64_t limit, struct ipc_grant
     }
 }
 
+/* An exporter that was waited for in vain is not waited for again, until it has room. */
 static void request_close(struct ipc_peer *peer, const struct ipc_name *block, uint64_t limit)
 {
-    struct ipc_request request;
-
-    ipc_request_make(&request, IPC_CLOSE, 0, block);
-    ipc_send_by(&peer->socket, &request, sizeof(request), limit);
+    if (!unsaid_say(peer) || close_say(peer, block, limit) == -ETIMEDOUT)
+        unsaid_add(peer, block);
 }
 
 static int ask(struct ipc_peer *peer, const struct ipc_name *block, uint64_t limit, struct ipc_grant *ret_grant,
@@ -128,9 +172,11 @@ static int ask(struct ipc_peer *peer, const struct ipc_name *block, uint64_t lim
 int ipc_peer_ask(struct ipc_peers *peers, const struct ipc_ticket *ticket, uint64_t limit, struct ipc_peer **ret_peer,
                  struct ipc_grant *ret_grant, int *ret_fd)
 {
+    struct ipc_peer *peer;
     int rc;
-    struct ipc_peer *peer = peer_of(peers, &ticket->station, limit, &rc);
 
+    unsaid_say_all(peers);
+    peer = peer_of(peers, &ticket->station, limit, &rc);
     *ret_fd = -1;
     if (!peer)
         return rc;
@@ -152,6 +198,7 @@ void ipc_peer_close(struct ipc_peers *peers, struct ipc_peer *peer, const struct
     request_close(peer, block, limit);
     peer->uses--;
     peer_drop(peers, peer);
+    unsaid_say_all(peers);
 }
 
 const char *ipc_peer_reason(int rc)
@@ -161,7 +208,7 @@ const char *ipc_peer_reason(int rc)
         return "that process has ended, or is in a container of its own";
     case -ECONNRESET:
     case -EPIPE:
-        return "that process has ended";
+        return "that process has ended, or is in a container that does not see this one";
     case -EPERM:
         return "that process is another user's";
     case -ETIMEDOUT:

@@ -39,7 +39,9 @@ uint64_t ipc_peer_limit(void);
 int ipc_peer_ask(struct ipc_peers *peers, const struct ipc_ticket *ticket, uint64_t limit, struct ipc_peer **ret_peer,
                  struct ipc_grant *ret_grant, int *ret_fd);
 
-/* Let the exporter know that one grant of the block is not used any more. The connection ends with its last one. */
+/* Let the exporter know that one grant of the block is not used any more. The connection ends with its last one. Where
+ * the exporter has had no room until limit, it hears of this one and of later ones with a later call of this list,
+ * which do not wait for it. */
 void ipc_peer_close(struct ipc_peers *peers, struct ipc_peer *peer, const struct ipc_name *block, uint64_t limit);
 
 /* An error of ipc_peer_ask, in words. */

@@ -153,7 +153,7 @@ static struct vmm_mapping *departing_take(struct context *context)
     return mapping;
 }
 
-CUresult vmm_memory_collect(struct context *context)
+CUresult vmm_memory_collect(struct context *context, unsigned int most)
 {
     struct vmm_mapping *mapping;
     CUresult result;
@@ -169,6 +169,8 @@ CUresult vmm_memory_collect(struct context *context)
         event_keep(context, mapping->event);
         unmap(context, mapping);
         atomic_fetch_add(&context->departures.gone, size);
+        if (!--most)
+            return CUDA_ERROR_NOT_READY;
     }
     return CUDA_SUCCESS;
 }

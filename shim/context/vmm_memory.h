@@ -19,9 +19,9 @@
 
 extern const struct memory_source vmm_source;
 
-/* Unmap the departing segments whose work is over, in a context that has been entered and in relaxed capture mode.
- * CUDA_SUCCESS: none is departing now; CUDA_ERROR_NOT_READY: work is not over; another error: the driver cannot say. */
-CUresult vmm_memory_collect(struct context *context);
+/* Unmap so many departing segments whose work is over, in a context that has been entered and in relaxed capture mode.
+ * CUDA_SUCCESS: none is departing now; CUDA_ERROR_NOT_READY: some are; another error: the driver cannot say. */
+CUresult vmm_memory_collect(struct context *context, unsigned int most);
 
 /* The context is gone with its work, and no thread uses its pool: all its segments go. */
 void vmm_memory_ended(struct context *context);

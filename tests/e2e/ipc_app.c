@@ -9,6 +9,8 @@
  *   handle I [OFFSET]  error, and the handle in hexadecimal
  *   open HEX BYTES     error, and the number of the block that was opened
  *   close I            the error of cudaIpcCloseMemHandle
+ *   closes HEX I       closes_begin (ipc_closes.h)
+ *   closed             closes_end
  *   fill I SEED        the error of filling it with bytes made of SEED
  *   check I SEED       the number of its bytes that are not so, or -1
  *   range I OFFSET     error, where the range begins relative to block I, and its size, of cuMemGetAddressRange
@@ -64,6 +66,7 @@
 
 #include "cupool.h"
 #include "descriptors.h"
+#include "ipc_closes.h"
 
 #define BLOCKS_MAX 4096
 
@@ -143,16 +146,22 @@ static void handle_print(int i, size_t offset)
     hex_print(rc, (const unsigned char *)&handle, sizeof(handle));
 }
 
-static void handle_open(const char *hex, size_t size)
+static cudaIpcMemHandle_t handle_read(const char *hex)
 {
-    cudaIpcMemHandle_t handle;
+    cudaIpcMemHandle_t handle = {{0}};
     unsigned int byte;
-    int rc;
 
     for (size_t k = 0; k < sizeof(handle) && sscanf(hex + 2 * k, "%2x", &byte) == 1; k++)
         ((unsigned char *)&handle)[k] = (unsigned char)byte;
+    return handle;
+}
+
+static void handle_open(const char *hex, size_t size)
+{
+    int rc;
+
     blocks[n].size = size;
-    rc = (int)cudaIpcOpenMemHandle(&blocks[n].p, handle, cudaIpcMemLazyEnablePeerAccess);
+    rc = (int)cudaIpcOpenMemHandle(&blocks[n].p, handle_read(hex), cudaIpcMemLazyEnablePeerAccess);
     printf("%d %d\n", rc, rc ? -1 : n);
     n += rc == 0;
 }
@@ -345,6 +354,8 @@ static long number(const char *word, long a, long b)
         return (long)cudaFreeAsync(blocks[a].p, NULL);
     if (strcmp(word, "close") == 0)
         return (long)cudaIpcCloseMemHandle(blocks[a].p);
+    if (strcmp(word, "closed") == 0)
+        return closes_end();
     if (strcmp(word, "fill") == 0)
         return fill((int)a, (unsigned int)b);
     if (strcmp(word, "check") == 0)
@@ -414,6 +425,10 @@ static void command(const char *line)
         handle_print((int)a, (size_t)b);
     } else if (strcmp(word, "open") == 0) {
         handle_open(text, (size_t)b);
+    } else if (strcmp(word, "closes") == 0) {
+        const cudaIpcMemHandle_t handle = handle_read(text);
+
+        printf("%ld\n", closes_begin(blocks[b].p, &handle));
     } else if (strcmp(word, "range") == 0) {
         range_print((int)a, (size_t)b);
     } else if (strcmp(word, "export") == 0) {

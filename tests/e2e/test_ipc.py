@@ -81,20 +81,6 @@ class Bytes(Base):
                     self.assertEqual(b.ask(f"range {k} 10"), ["0", "0", "3000"])
                     self.assertEqual(b(f"close {k}"), 0)
 
-    def test_many_blocks(self) -> None:
-        """In many mappings and many to a mapping, opened and closed in any order: an address is of the block that is open there."""
-        rng = random.Random(3)
-        a, b = (Process(self, CUPOOL_BACKEND="vmm") for _ in range(2))
-        sizes = [rng.choice((100, 3000, 2 * MIB)) for _ in range(240)]
-        mine = [int(a.ask(f"alloc {size}")[1]) for size in sizes]
-        its = {i: b.open(a.handle(mine[i]), sizes[i]) for i in rng.sample(range(len(sizes)), len(sizes))}
-        for i in rng.sample(sorted(its), len(its)):
-            self.assertEqual(b.ask(f"range {its[i]} {sizes[i] - 1}"), ["0", "0", str(sizes[i])])
-            self.assertEqual(b(f"close {its[i]}"), 0)
-            self.assertNotEqual(b.ask(f"range {its[i]} 0")[0], "0")
-            self.assertNotEqual(b(f"close {its[i]}"), 0)
-        self.assertEqual((a.err(), b.err()), ("", ""))
-
     def test_an_importer_exports_nothing_of_it(self) -> None:
         for backend in ("cuda", "vmm"):
             with self.subTest(backend):

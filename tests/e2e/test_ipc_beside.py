@@ -5,14 +5,17 @@ The plain cases are in test_ipc.py.
 from __future__ import annotations
 
 import errno
+import os
+import random
 import re
+import signal
 import time
 import unittest
 
 from e2e import TIMEOUT
 from ipc_process import Base, Process, is_ticket
 
-ILLEGAL_ADDRESS = 700
+ILLEGAL_ADDRESS, NOT_READY = 700, 600
 PAUSE = -1
 
 
@@ -50,6 +53,39 @@ class Importer(Base):
             self.assertEqual(b(f"close {its[1]}"), 0)
 
 
+    def test_two_threads_close_it_at_once(self) -> None:
+        """Neither is the last close when it begins. The one that becomes it waits for the work, and other opens do not wait for it."""
+        for backend in ("cuda", "vmm"):
+            a, b, stopped = (Process(self, CUPOOL_BACKEND=backend) for _ in range(3))
+            for process in (a, stopped):
+                process.alloc(5000)  # what follows has tickets
+            handle, other, third = (process.handle(process.alloc(3000, 5)) for process in (a, a, stopped))
+            its, _ = (b.open(handle, 3000) for _ in range(2))
+            stopped.stop()
+            self.assertEqual(b(f"closes {third} {its}"), 0)
+            os.kill(stopped.pid, signal.SIGCONT)
+            k = b.open(other, 3000)
+            self.assertEqual(b("idle"), NOT_READY)
+            self.assertEqual(b("closed"), 0)
+            self.assertNotEqual(b(f"close {its}"), 0)
+            self.assertEqual(b(f"check {k} 5"), 0)
+
+    def test_many_blocks(self) -> None:
+        """In many mappings and many to a mapping, opened and closed in any order: an address is of the block that is open there."""
+        rng = random.Random(3)
+        a, b = (Process(self, CUPOOL_BACKEND="vmm") for _ in range(2))
+        sizes = [rng.choice((100, 3000, (1900 << 10))) for _ in range(240)]
+        mine = [int(a.ask(f"alloc {size}")[1]) for size in sizes]
+        its: "dict[int, int]" = {}
+        for closed in range(len(sizes) * 2 // 3), range(len(sizes)):
+            its.update((i, b.open(a.handle(mine[i]), sizes[i])) for i in rng.sample(range(len(sizes)), len(sizes)) if i not in its)
+            for i in rng.sample(closed, len(closed)):
+                self.assertEqual(b.ask(f"range {its[i]} {sizes[i] - 1}"), ["0", "0", str(sizes[i])])
+                self.assertEqual(b(f"close {its[i]}"), 0)
+                self.assertNotEqual(b.ask(f"range {its[i]} 0")[0], "0")
+                self.assertNotEqual(b(f"close {its.pop(i)}"), 0)
+        self.assertEqual((a.err(), b.err()), ("", ""))
+
     def test_the_calls_of_an_open(self) -> None:
         counts = self.tmp / "counts"
         a, b = (Process(self, CUPOOL_BACKEND="vmm", SIMGPU_COUNTS=str(path)) for path in (self.tmp / "other", counts))
@@ -61,6 +97,21 @@ class Importer(Base):
 
 
 class Exporter(Base):
+    def test_one_that_is_stopped_hears_of_every_close(self) -> None:
+        """It is waited for once, and hears of the rest when it goes on: nothing stays held."""
+        a, b = Process(self, CUPOOL_BACKEND="vmm"), Process(self, CUPOOL_BACKEND="vmm", CUPOOL_IPC="2000")
+        before = a("used")
+        mine = [int(a.ask("alloc 600")[1]) for _ in range(400)]  # a socket has room for some 280
+        its = [b.open(a.handle(i), 600) for i in mine]
+        a.stop()
+        for k in its:
+            self.assertEqual(b(f"close {k}"), 0)
+        os.kill(a.pid, signal.SIGCONT)
+        self.assertEqual(b(f"close {b.open(a.handle(mine[0]), 600)}"), 0)
+        for i in mine:
+            self.assertEqual(a(f"free {i}"), 0)
+        self.wait_for(a, "used", before)
+
     def test_an_error_of_the_device(self) -> None:
         """A free returns it, as natively, also if another process has the block open."""
         # The first call of cuMemGetInfo is the library's.

@@ -13,6 +13,7 @@
 #include "base/descriptor.h"
 #include "context/capture_history.h"
 #include "context/ipc_map.h"
+#include "context/ipc_server.h"
 #include "context/pause.h"
 #include "vmm_driver.h"
 
@@ -474,6 +475,44 @@ ISOLATED_CASE(test_many_descriptors, .environment = VMM)
     vmm_descriptor_keep(addrs[64], number, fd);
     assert_true(keeps(addrs[64], &number));
     close(fd);
+}
+
+static struct ipc_descriptor client;
+static unsigned int unmapped, answered;
+
+/* After how many unmaps the importer has its answer. */
+static void answer_look(void)
+{
+    struct ipc_grant grant;
+    int fd;
+
+    unmapped++;
+    if (!answered && ipc_receive(&client, &grant, sizeof(grant), &fd) == (ssize_t)sizeof(grant))
+        answered = unmapped;
+}
+
+/* While many segments go with decay, importers are answered. */
+ISOLATED_CASE(test_answers_during_decay, .environment = VMM)
+{
+    struct context *context = with_vmm();
+    struct ipc_request request;
+    struct ipc_name station;
+    uint64_t addrs[8];
+    bool is_new;
+
+    for (unsigned int i = 0; i < COUNT(addrs); i++)
+        addrs[i] = segment(context);
+    for (unsigned int i = 0; i < COUNT(addrs); i++)
+        go(context, addrs[i]);
+    vmm.over = 99;
+    vmm.on_unmap = answer_look;
+    assert_int_equal(ipc_server_begin(&station, &is_new), 0);
+    assert_int_equal(ipc_connect(&station, 0, &client), 0);
+    ipc_request_make(&request, IPC_OPEN, 1, &station); /* of a block that there is not */
+    assert_int_equal(ipc_send(&client, &request, sizeof(request), -1), 0);
+    context_decay_all(0);
+    assert_int_equal(unmapped, COUNT(addrs));
+    assert_int_equal(answered, 2);
 }
 
 /* --- where there is none, and captures --- */

@@ -30,6 +30,7 @@ static struct {
     unsigned int recorded, over; /* events: how many, and how many are over */
     CUresult query;
     unsigned int device_without;
+    void (*on_unmap)(void);
 } vmm;
 
 static uint64_t event_at[FAKE_EVENTS];
@@ -134,6 +135,8 @@ static CUresult unmap(CUdeviceptr addr, size_t size)
     assert_true(at && at->size == size && at->mapped);
     at->mapped = false;
     at->access = 0;
+    if (vmm.on_unmap)
+        vmm.on_unmap();
     return CUDA_SUCCESS;
 }
 

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ipc_closes.c - see ipc_closes.h. No locks. */
+#include "ipc_closes.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <time.h>
+
+#define LIMIT 3000 /* hundredths of a second: then the work ends, and the test fails */
+
+static struct {
+    pthread_t threads[3];
+    cudaIpcMemHandle_t handle;
+    void *p;
+    atomic_bool ends;
+    atomic_long errors;
+} closes;
+
+static void nap(void)
+{
+    const struct timespec time = {.tv_nsec = 10000000};
+
+    nanosleep(&time, NULL);
+}
+
+static void work(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < LIMIT && !atomic_load(&closes.ends); i++)
+        nap();
+}
+
+static void *open_run(void *unused)
+{
+    void *p;
+
+    atomic_fetch_add(&closes.errors, (long)cudaIpcOpenMemHandle(&p, closes.handle, cudaIpcMemLazyEnablePeerAccess));
+    return unused;
+}
+
+static void *close_run(void *unused)
+{
+    atomic_fetch_add(&closes.errors, (long)cudaIpcCloseMemHandle(closes.p));
+    return unused;
+}
+
+long closes_begin(void *p, const cudaIpcMemHandle_t *handle)
+{
+    long error = (long)cudaLaunchHostFunc(NULL, work, NULL);
+
+    closes.p = p;
+    closes.handle = *handle;
+    for (int i = 0; i < 3; i++) {
+        error += pthread_create(&closes.threads[i], NULL, i ? close_run : open_run, NULL);
+        for (int k = 0; k < 10 && i != 1; k++)
+            nap();
+    }
+    return error;
+}
+
+long closes_end(void)
+{
+    atomic_store(&closes.ends, true);
+    for (int i = 0; i < 3; i++)
+        pthread_join(closes.threads[i], NULL);
+    return atomic_load(&closes.errors);
+}

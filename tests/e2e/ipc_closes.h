@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ipc_closes.h - two threads of ipc_app.c that close one block at the same time, while work of the device does not end.
+ *
+ * Threads: the program's first alone.
+ */
+#ifndef CUPOOL_TESTS_IPC_CLOSES_H
+#define CUPOOL_TESTS_IPC_CLOSES_H
+
+#include <cuda_runtime_api.h>
+
+/* Begin work that does not end, open this handle in a thread, and close p in two threads as soon as the open is likely
+ * to be under way. 0, or an error. */
+long closes_begin(void *p, const cudaIpcMemHandle_t *handle);
+/* Let the work end, and wait for the threads: the sum of their errors. */
+long closes_end(void);
+
+#endif
