@@ -4,8 +4,8 @@
  * to its place, and what fails half-way leaves the device as it was. What a program sees: tests/e2e/test_pause.py.
  */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "context/pause.h"
 #include "vmm_driver.h"
@@ -33,8 +33,20 @@ static struct {
     unsigned int buffers;      /* of pinned memory, that are there */
     unsigned int calls, fails; /* so many calls were made; number fails from then on, once, fails */
     CUresult result;
-    size_t largest;
+    size_t largest, bytes; /* of pinned memory: at a time; in all */
 } host;
+
+static struct copy pieces[8]; /* the last buffers */
+
+/* Host memory that is read or written lies in one buffer. */
+static void is_inside(const void *addr, size_t size)
+{
+    unsigned int i = 0;
+
+    while (i < 8 && (uintptr_t)addr - (uintptr_t)pieces[i].host >= pieces[i].size)
+        i++;
+    assert_true(i < 8 && size <= pieces[i].size - ((uintptr_t)addr - (uintptr_t)pieces[i].host));
+}
 
 static CUresult next_result(void)
 {
@@ -48,16 +60,17 @@ static CUresult host_alloc(void **ptr, size_t size, unsigned int flags)
     assert_int_equal(flags, CU_MEMHOSTALLOC_PORTABLE);
     if (result)
         return result;
-    *ptr = malloc(size);
-    assert_non_null(*ptr);
-    host.buffers++;
+    *ptr = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    assert_ptr_not_equal(*ptr, MAP_FAILED);
+    pieces[host.buffers++ % 8] = (struct copy){0, *ptr, size};
+    host.bytes += size;
     host.largest = size > host.largest ? size : host.largest;
     return CUDA_SUCCESS;
 }
 
 static CUresult host_free(void *ptr)
 {
-    free(ptr);
+    (void)ptr; /* its pages are the process's, which ends */
     host.buffers--;
     return CUDA_SUCCESS;
 }
@@ -71,6 +84,7 @@ static CUresult to_host(void *to, CUdeviceptr from, size_t size, CUstream stream
     assert_non_null(stream);
     if (result)
         return result;
+    is_inside(to, size);
     memcpy(to, &first, 8);
     memcpy((char *)to + size - 8, &last, 8);
     copies[0][count[0]++] = (struct copy){from, to, size};
@@ -85,6 +99,7 @@ static CUresult to_device(CUdeviceptr to, const void *from, size_t size, CUstrea
     assert_non_null(stream);
     if (result)
         return result;
+    is_inside(from, size);
     memcpy(&first, from, 8);
     memcpy(&last, (const char *)from + size - 8, 8);
     assert_true(first == to && last == to + size - 8);
@@ -189,6 +204,25 @@ ISOLATED_CASE(test_large, .environment = VMM)
     assert_int_equal(count[0], 3);
     assert_int_equal(copied(), CHUNK + 3 * MIB + 1024);
     assert_int_equal(host.largest, CHUNK);
+    assert_int_equal(host.bytes, copied());
+}
+
+/* A block that is freed while the device is paused comes back no more, nor does its segment. */
+ISOLATED_CASE(test_freed_meanwhile, .environment = VMM)
+{
+    struct context *context = start();
+    const uint64_t stays = get(context, 8 * MIB), goes = get(context, 4 * MIB);
+    uint64_t bytes, back;
+
+    assert_int_equal(pause_device(0, /* keep: */ true, PAUSE_NO_LIMIT, &bytes), 0);
+    assert_int_equal(bytes, 12 * MIB);
+    assert_int_equal(count[0], 2);
+    assert_int_equal(pool_free(goes), 0);
+    assert_int_equal(resume_device(0, &back), 0);
+    assert_int_equal(back, 8 * MIB);
+    assert_int_equal(count[1], 1);
+    assert_int_equal(copies[1][0].addr, stays);
+    assert_int_equal(host.buffers, 0);
 }
 
 /* Up to 64 KiB that nobody uses are copied with what is around them. */
@@ -229,6 +263,19 @@ ISOLATED_CASE(test_failures, .environment = VMM, .count = 6)
     assert_int_equal(host.buffers, 0);
     assert_int_equal(mappings_count(true), 1);
     get(context, 1000);
+    pause_and_resume();
+}
+
+/* The wait for the copies is tried twice: they use the host memory. */
+ISOLATED_CASE(test_wait_fails, .environment = VMM)
+{
+    struct context *context = start();
+    uint64_t bytes;
+
+    get(context, 1000);
+    fake_fail(FN(cuStreamSynchronize), CUDA_ERROR_UNKNOWN, 2);
+    assert_int_equal(pause_device(0, /* keep: */ true, PAUSE_NO_LIMIT, &bytes), -EIO);
+    fake_fail(FN(cuStreamSynchronize), CUDA_ERROR_UNKNOWN, 1);
     pause_and_resume();
 }
 
