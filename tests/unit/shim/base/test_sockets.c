@@ -39,6 +39,21 @@ struct ends {
     struct ipc_descriptor station, importer, exporter;
 };
 
+/* The name by which other versions of the library know it. */
+static void has_name(int fd, const struct ipc_name *name)
+{
+    char text[64] = "cupool-ipc-1-";
+    struct sockaddr_un at = {0};
+    socklen_t len = sizeof(at);
+
+    for (unsigned int i = 0; i < sizeof(name->bytes); i++)
+        snprintf(text + strlen(text), 3, "%02x", name->bytes[i]);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+    assert_int_equal(len, offsetof(struct sockaddr_un, sun_path) + 1 + strlen(text));
+    assert_int_equal(at.sun_path[0], 0);
+    assert_memory_equal(at.sun_path + 1, text, strlen(text));
+}
+
 static struct ends connected(void)
 {
     struct ipc_name name;
@@ -46,6 +61,7 @@ static struct ends connected(void)
     int pid = 0;
 
     assert_int_equal(ipc_listen(&ends.station, &name), 0);
+    has_name(ends.station.fd, &name);
     assert_int_equal(ipc_accept(&ends.station, &ends.exporter, &pid), -EAGAIN);
     assert_int_equal(ipc_connect(&name, 0, &ends.importer), 0);
     assert_int_equal(ipc_accept(&ends.station, &ends.exporter, &pid), 0);

@@ -107,6 +107,23 @@ ISOLATED_CASE(test_decay, .environment = DECAY)
     assert_int_equal(pinned.returned, 3);
 }
 
+/* What the device may still use is not handed out again before its work is over. */
+ISOLATED_CASE(test_work_under_way, .environment = DECAY)
+{
+    uint64_t addr, other;
+
+    start();
+    addr = get(LARGE);
+    fake.contexts[0].launched++;
+    put(addr);
+    atomic_fetch_add(&fake.ns, SECOND_NS);
+    other = get(LARGE);
+    assert_int_not_equal(other, addr);
+    fake.contexts[0].over = fake.contexts[0].launched;
+    atomic_fetch_add(&fake.ns, SECOND_NS);
+    assert_int_equal(get(LARGE), addr);
+}
+
 /* The driver's free would wait for the context's work, so it comes later. */
 ISOLATED_CASE(test_decay_beside_work, .environment = DECAY)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * vmm_driver.h - the virtual memory calls of a driver for test_vmm_memory.c, over fake_driver.h: it keeps count of what
- * is reserved, made and mapped, and refuses what the driver would. Events are over by number.
+ * vmm_driver.h - the virtual memory calls of a driver for test_vmm_memory.c and test_pause.c, over fake_driver.h: it
+ * keeps count of what is reserved, made and mapped, and refuses what the driver would. Events are over by number.
  *
- * Only test_vmm_memory.c includes it. Threads: a test's own.
+ * Only these two include it. Threads: a test's own.
  */
 #ifndef CUPOOL_TESTS_SHIM_VMM_DRIVER_H
 #define CUPOOL_TESTS_SHIM_VMM_DRIVER_H
