@@ -128,7 +128,8 @@ def track_data(rank: Rank, process: int, d: int, track: Track, summary: Event, c
     regions = Regions([(b.p, b.p + b.n) for b in segments + blocks]
                       + [(c[2], c[3]) for kept in (track.segments, track.blocks) for c in kept.rest.cells.values()])
     known = ["held", *(["live", "cached"] if rank.traces_allocs else []), *(["registered"] if dev.registered.registered else []),
-             *(["host"] if d in rank.replay.host.held else [])]
+             *(["host"] if d in rank.replay.host.held else []),
+             *(["past"] if d in recorder_of(rank).past else [])]
     columns = list(zip(*track.values.items)) or [()] * (1 + 3 * len(QUANTITIES))
     series: Event = {"width_ns": 1 << track.values.shift, "t": columns[0]}
     for i, name in enumerate(QUANTITIES):

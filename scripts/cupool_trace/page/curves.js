@@ -103,7 +103,7 @@ function drawMemory(c) {
   g.rect(LEFT, TOP, c.plotW, c.plotH);
   g.clip();
   for (const [name, kind, v] of curves) {
-    if (name === "registered" || name === "host") { // the first is most of the held memory: a band would hide the rest. On any of them the line has to be seen
+    if (LINES.includes(name)) { // with an edge, to be seen on any of the others
       outline(g, c, v.high, n, y, css.card, 5);
       outline(g, c, v.high, n, y, css[name], 2);
       continue;

@@ -16,7 +16,7 @@ function memoryAt(c, x) {
   const i = above(s.t, local) - 1;
   const lines = [];
   if (i < 0 || local > endOf(tr) + (view.t1 - view.t0) / 500) lines.push(i < 0 ? "before the first event" : "after the last event");
-  else for (const [name, text] of [["held", "held"], ["live", "live"], ["cached", "cached"], ["registered", "registered"], ["host", "pinned host memory"]]) {
+  else for (const [name, text] of [["held", "held"], ["live", "live"], ["cached", "cached"], ["registered", "registered"], ["host", "pinned host memory"], ["past", "past the pool"]]) {
     const q = s[name];
     if (!q) continue;
     const inside = s.width_ns > 1 && local < s.t[i] + s.width_ns;

@@ -111,6 +111,7 @@ function legend() {
   if (tracks.length) entry("fainter: only at times", anyLive ? "live-range" : "held-range");
   if (tracks.some(t => t.series.registered)) entry("registered", "registered");
   if (tracks.some(t => t.series.host)) entry("pinned host memory", "host");
+  if (tracks.some(t => t.series.past)) entry("past the pool", "past");
   for (const kind of Object.keys(MARKS)) if (tracks.some(t => t.marks.some(m => m[1] === kind))) {
     const l = element("span", undefined, {class: "row", style: "gap: 5px"});
     const c = element("canvas", undefined, {width: 28, height: 28, style: "width: 14px; height: 14px"});

@@ -12,7 +12,9 @@ const MARKS = {
   oom: "out of memory", trim: "trim", policy: "policy", ipc: "IPC handle", mark: "mark of the program", ask: "other processes asked", gap: "events left out", end: "end", killed: "killed or still running",
 };
 // From the back to the front. A quantity that a track lacks is left out, one that the page does not know is not drawn.
-const BANDS = [["held", "cached"], ["live", "live"], ["registered", "registered"], ["host", "host"]];
+const BANDS = [["held", "cached"], ["live", "live"], ["registered", "registered"], ["host", "host"], ["past", "past"]];
+// Drawn as lines: a band would hide the rest.
+const LINES = ["registered", "host", "past"];
 
 function element(name, text, attributes) {
   const e = document.createElement(name);
