@@ -4,6 +4,7 @@
  * to its place, and what fails half-way leaves the device as it was. What a program sees: tests/e2e/test_pause.py.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
