@@ -267,6 +267,19 @@ ISOLATED_CASE(test_failures, .environment = VMM, .count = 6)
     pause_and_resume();
 }
 
+ISOLATED_CASE(test_no_host_memory, .environment = VMM)
+{
+    struct context *context = start();
+    uint64_t bytes;
+
+    get(context, 1000);
+    pause_and_resume(); /* the thread's record of what it pins is there */
+    fake.no_memory = true;
+    assert_int_equal(pause_device(0, /* keep: */ true, PAUSE_NO_LIMIT, &bytes), -ENOMEM);
+    fake.no_memory = false;
+    pause_and_resume();
+}
+
 /* The wait for the copies is tried twice: they use the host memory. */
 ISOLATED_CASE(test_wait_fails, .environment = VMM)
 {

@@ -177,8 +177,8 @@ ISOLATED_CASE(test_ranges_and_access)
     assert_false(vmm_kept_range(&to, 0, 0, 0));
     assert_false(vmm_kept_range(&to, 1, 4096, 0));
     assert_false(vmm_kept_range(&to, 1, 0, 1));
-    for (int i = 0; i <= (int)VMM_ACCESS_MAX; i++)
-        access[i] = (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = i},
+    for (unsigned int i = 0; i <= VMM_ACCESS_MAX; i++)
+        access[i] = (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)i},
                                       .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     assert_false(vmm_kept_access(NULL, 1, got));
     assert_false(vmm_kept_access(access, VMM_ACCESS_MAX + 1, got));

@@ -77,16 +77,16 @@ UNIT_CASE(test_random)
     (void)state;
     for (uint64_t op = env_number("CUPOOL_TEST_OPS", 6000); op; op--) {
         const size_t addr = next(&rng) % LINE, size = 1 + next(&rng) % UNITS_MAX;
-        const enum state now = (enum state)(next(&rng) % 4);
+        const enum state to = (enum state)(next(&rng) % 4);
 
         if (known[addr].size && next(&rng) % 4 == 0) {
-            direct_set(&table, direct_at(&table, addr), now);
-            known[addr].state = now;
+            direct_set(&table, direct_at(&table, addr), to);
+            known[addr].state = to;
         } else if (known[addr].size) {
             direct_delete(&table, direct_at(&table, addr));
             known[addr].size = 0;
         } else if (addr + size <= LINE && !first_in(addr, size)) {
-            add(addr, size, now);
+            add(addr, size, to);
         }
         if (op % 16 == 0)
             check(next(&rng) % LINE);
