@@ -156,6 +156,31 @@ class Case(unittest.TestCase):
             self.assertEqual(result.rc, rc, f"{[str(a) for a in args]}\n{result.out}{result.err}")
         return result
 
+    def wait_for(self, what: "Callable[[], T]", name: str = "") -> "T":
+        """Until it is true. A wait in vain is a failure."""
+        limit = time.monotonic() + TIMEOUT
+        while not (found := what()):
+            self.assertLess(time.monotonic(), limit, f"no {name}")
+            time.sleep(0.005)
+        return found
+
+    def running(self, *words: str, then: "Callable[[subprocess.Popen[str], Path], None]", rc: int = 0, stderr: int = subprocess.PIPE,
+                **env: str) -> "tuple[str, str, Path]":
+        """Start report.c's program, wait for its word "ready", do something to it, let it go on past "await:go"; its output, errors,
+        folder."""
+        cwd = self.folder()
+        child = subprocess.Popen([BIN / "report_shared", *words], env=self.env(**env), cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=stderr)
+        try:
+            self.wait_for(lambda: (cwd / "ready").exists() or child.poll() is not None, "ready")
+            then(child, cwd)
+            (cwd / "go").touch()
+            out, err = child.communicate(timeout=TIMEOUT)
+        finally:
+            child.kill()
+            child.wait()
+        self.assertEqual(child.returncode, rc, out + (err or ""))
+        return out, err or "", cwd
+
     def assert_quick(self, seconds: float, run: "Callable[[], T]") -> "T":
         """It waits for nothing that long: of some tries one is quicker, however busy the machine is."""
         for _ in range(10 if SANITIZE == "none" else 1):
