@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * destroy.c - whether a call that destroys something waits for the work that uses it, and what captures over two
- * devices allow: a table of a result, the milliseconds that a call took, and what a wait for the device says then. The
- * simulated GPU cannot say it.
+ * destroy.c - whether a call that destroys something waits for the work that uses it, what captures over two devices
+ * allow, and who holds the primary context: a table of a result, the milliseconds that a call took, and what a wait for
+ * the device says then. The simulated GPU cannot say it.
  *
  *     cc -D_GNU_SOURCE -O2 -I/usr/local/cuda/include -o destroy tests/gpu/destroy.c -lcudart -lcuda
  *     ./destroy; LD_PRELOAD=build/shim/libcupool.so ./destroy
  *
  * Natively cudaFree waits, so whatever is destroyed after it is unused. With CUPOOL_FREE=auto it does not: a row "after
- * cudaFree" that takes 0 ms preloaded, or ends in an error (700), is a call that auto has to wait in. The capture's
- * rows need two devices.
+ * cudaFree" that takes 0 ms preloaded, or ends in an error (700), is a call that auto has to wait in. The first row has
+ * to be equal with both. The capture's rows need two devices.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -154,8 +154,31 @@ static void captures(void)
     }
 }
 
+/* Does the runtime's first call take a reference of a primary context that the driver has made current? */
+static void reference(void)
+{
+    CUcontext context;
+    CUdevice device;
+    unsigned int flags;
+    int active = -1;
+    void *block = NULL;
+
+    cuInit(0);
+    cuDeviceGet(&device, 0);
+    cuDevicePrimaryCtxRetain(&context, device);
+    cuCtxPushCurrent(context);
+    cudaMalloc(&block, 1000);
+    cuDevicePrimaryCtxRelease(device);
+    cuDevicePrimaryCtxGetState(device, &flags, &active);
+    printf("%-52s %4d\n", "cudaMalloc, last release by the driver: active?", active);
+    cuCtxPopCurrent(&context);
+    cudaDeviceReset();
+    (void)cudaGetLastError();
+}
+
 int main(void)
 {
+    reference();
     if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)) {
         fprintf(stderr, "no stream\n");
         return 1;

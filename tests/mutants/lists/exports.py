@@ -82,6 +82,10 @@ MUTANTS = [
         ("known = driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;", "known = false;")]),
     Mutant("memory is freed on a default stream without a context", ["contexts static preloaded / fresh_thread_free_async"], [
         ("!memory_has_context()) return SERVE_FORWARD;", "false) return SERVE_FORWARD;")]),
+    Mutant("a free in a stream leaves a thread of the runtime without a context", ["contexts shared preloaded / fresh_thread_runtime"], [
+        ("case SERVE_DONE: context_give(caller); return cudaSuccess;", "case SERVE_DONE: return cudaSuccess;")]),
+    Mutant("a thread of the runtime without a context gets no IPC handle", ["contexts shared preloaded / fresh_thread_runtime"], [
+        ("if (handle && pool_of((uintptr_t)ptr)) context_give(CALLER);", "")]),
     Mutant("a thread without a context gets an IPC handle", ["contexts static preloaded / fresh_thread_free_async"], [
         ("!memory_has_context()) return real_next(cuIpcGetMemHandle)", "false) return real_next(cuIpcGetMemHandle)")]),
     Mutant("a green context that has gone stays exempt", ["contexts static preloaded"], [
