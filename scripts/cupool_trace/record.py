@@ -17,6 +17,7 @@ from .brief import Brief
 from .physical import Follow
 from .ranges import Range, Ranges
 from .reader import Entry, Problems
+from .reasons import sentence
 from .replay import Device
 from .schema import Event
 from .text import human_size
@@ -333,7 +334,7 @@ def mark_of(ev: Event) -> Optional[tuple[int, str]]:
         return ev["n"], (f"out of memory: {human_size(ev['n'])} asked for, {human_size(ev['held'])} held, "
                          f"{human_size(ev['live'])} live")
     if e == "trim":
-        return ev["n"], f"trim gave back {human_size(ev['n'])}: {ev['why']}"
+        return ev["n"], f"trim gave back {human_size(ev['n'])}: {sentence('trim', ev['why'])}"
     if e in MOVES:
         return ev["n"], f"{e}: {human_size(ev['n'])} {'to' if e == 'pause' else 'from'} the driver, {human_size(ev['copied'])} copied"
     if e == "policy":
@@ -357,8 +358,8 @@ def process_mark(ev: Event) -> tuple[str, str]:
 
 def gap_text(ev: Event) -> str:
     if ev["open"]:
-        return f"events are left out ({ev['why']})"
-    return f"since {ev['since'] / 1e9:.3f} s events were left out ({ev['why']})"
+        return f"events are left out: {sentence('gap', ev['why'])}"
+    return f"since {ev['since'] / 1e9:.3f} s events were left out: {sentence('gap', ev['why'])}"
 
 
 class Recorder(Follow):
