@@ -104,7 +104,7 @@ static void mapping_enter(struct mapping *mapping)
     *bucket = mapping;
     imports.mappings++;
     at = sorted_until(mapping->addr);
-    memmove(imports.sorted + at + 1, imports.sorted + at, (imports.sorted_count++ - at) * sizeof(*imports.sorted));
+    memmove(imports.sorted + at + 1, imports.sorted + at, (imports.sorted_count++ - at) * sizeof(struct mapping *));
     imports.sorted[at] = mapping;
     pthread_mutex_unlock(&imports.lock);
 }
@@ -122,7 +122,7 @@ static void mapping_remove(struct mapping *mapping)
     while (i && imports.sorted[i - 1] != mapping && imports.sorted[i - 1]->addr == mapping->addr)
         i--; /* it is open in two contexts */
     if (i && imports.sorted[i - 1] == mapping)
-        memmove(imports.sorted + i - 1, imports.sorted + i, (imports.sorted_count-- - i) * sizeof(*imports.sorted));
+        memmove(imports.sorted + i - 1, imports.sorted + i, (imports.sorted_count-- - i) * sizeof(struct mapping *));
 }
 
 static void books_enter(struct import *import)
@@ -268,7 +268,7 @@ static bool sorted_reserve(void)
     if (imports.mappings < imports.room)
         return true;
     pthread_mutex_lock(&imports.lock);
-    sorted = realloc(imports.sorted, room * sizeof(*sorted));
+    sorted = realloc(imports.sorted, room * sizeof(struct mapping *));
     if (sorted) {
         imports.sorted = sorted;
         imports.room = room;
