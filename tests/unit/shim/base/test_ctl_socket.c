@@ -69,7 +69,7 @@ static int connected(void)
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
-    strcpy(at.sun_path, path);
+    snprintf(at.sun_path, sizeof(at.sun_path), "%.*s", (int)sizeof(at.sun_path) - 1, path);
     assert_int_equal(connect(fd, (const struct sockaddr *)&at, sizeof(at)), 0);
     return fd;
 }
