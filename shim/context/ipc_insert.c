@@ -270,7 +270,7 @@ int64_t insert_import(const struct ipc_ticket *ticket, size_t *ret_size)
 {
     struct import *import;
     const struct real_driver *driver;
-    struct ipc_grant grant = {0};
+    struct ipc_grant grant;
     int64_t number;
     int rc = driver_find(&driver), fd;
 

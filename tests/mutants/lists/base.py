@@ -131,4 +131,10 @@ MUTANTS = [
          "while ((now = now_ns()) + 1) { const struct timespec rest = {1000, 0}; int n;")]),
     Mutant("ipc: a dead process that nobody has waited for counts as alive", ["ipc / Held.test_until_the_importer_is_gone"], [
         ("return (seen.state != 'Z' && seen.state != 'X') || seen.threads > 1;", "return true;")]),
+
+    # --- arrays and messages ---
+    Mutant("arrays: less room than there are elements", ["direct_table"], [
+        ("realloc(array, (2 * *room + 64) * size)", "realloc(array, (*room + 64) * size)")]),
+    Mutant("ipc: a block may end behind its segment", ["ipc_message"], [
+        ("grant->size <= grant->segment_size - grant->offset", "grant->size <= grant->segment_size")]),
 ]

@@ -69,7 +69,7 @@ static int connected(void)
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
-    strcpy(at.sun_path, path);
+    snprintf(at.sun_path, sizeof(at.sun_path), "%.*s", (int)sizeof(at.sun_path) - 1, path);
     assert_int_equal(connect(fd, (const struct sockaddr *)&at, sizeof(at)), 0);
     return fd;
 }
@@ -140,7 +140,7 @@ static void ask(int fd, uint64_t now)
     close(fd);
 }
 
-/* Who says nothing is dropped after two seconds, or for another one if all places are taken: the oldest first. */
+/* A silent peer is dropped after two seconds, or for another one if all places are taken: the oldest first. */
 CASE_WITH(test_silent_peers, begin_open, end)
 {
     struct ctl_request request;
@@ -171,7 +171,7 @@ CASE_WITH(test_silent_peers, begin_open, end)
         close(fds[i]);
 }
 
-/* What is polled: the bell, the socket, and each peer; ringing is heard, and then no more. */
+/* The bell, the socket and each peer are polled; ringing is heard, and then no more. */
 CASE_WITH(test_poll, begin_open, end)
 {
     struct pollfd fds[CTL_PEERS + 2];

@@ -89,7 +89,7 @@ ISOLATED_ROWS(test_limit, rows)
 
 #define ENOUGH "MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable:    64 kB\nBuffers: 3 kB\n"
 
-/* What the machine has available, or what the control groups leave of their limits. */
+/* The machine's available memory, or what the control groups leave of their limits. */
 static const struct left {
     const char *meminfo;
     struct row row;

@@ -2,7 +2,7 @@
 /*
  * test_sockets.c - shim/base's sockets between processes alone: what a connection says of its state, which messages
  * of neighbours count; that no descriptor is left open, and none of the program's is touched.
- * What processes do with them is tested end to end: test_ipc.py, test_neighbours.py.
+ * The processes' use of them is tested end to end: test_ipc.py, test_neighbours.py.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -217,7 +217,7 @@ UNIT_CASE(test_no_room)
 
 /* --- other processes --- */
 
-/* What a child finds: one byte, which it returns. */
+/* The byte that a child returns. */
 static int child_of(unsigned char (*function)(void))
 {
     int status = -1;
@@ -288,7 +288,7 @@ static void stations_open(void)
     assert_string_equal(stations[1].at.sun_path + 1, name);
 }
 
-/* What the asker gets: how many answers and bytes (of 64) are counted. */
+/* The asker's count of answers, and of bytes modulo 64. */
 static int outcome_of(uint64_t wants, const uint64_t *given)
 {
     struct neighbour_question questions[NEIGHBOUR_BATCH];

@@ -107,7 +107,7 @@ ISOLATED_CASE(test_decay, .environment = DECAY)
     assert_int_equal(pinned.returned, 3);
 }
 
-/* What the device may still use is not handed out again before its work is over. */
+/* Memory that the device may still use is not handed out again before its work is over. */
 ISOLATED_CASE(test_work_under_way, .environment = DECAY)
 {
     uint64_t addr, other;

@@ -224,7 +224,7 @@ CASE_WITH(test_refused_calls, start, NULL)
         refuse(results[i], 0, 1);
         fake.said[0] = '\0';
         assert_int_equal(insert_map(range, import), errors[i]);
-        snprintf(said, sizeof(said), "%llu bytes at %#llx are not inserted (error %d)", (unsigned long long)(2 * UNIT),
+        snprintf(said, sizeof(said), "%llu bytes at %#llx are not inserted (error %d)", 2 * (unsigned long long)UNIT,
                  (unsigned long long)range, (int)results[i]);
         assert_string_equal(fake.said, said);
         assert_int_equal(insert_unmap(range), -EINVAL);

@@ -231,7 +231,7 @@ CASE_WITH(test_many, begin, end)
     row_is(&rows[2 * RANKS], "all", -1, -1, false, sum, 2 * RANKS);
 }
 
-/* What is no page of the job stays, and so does the folder. */
+/* A file that is no page of the job stays, and so does the folder. */
 CASE_WITH(test_others, begin, end)
 {
     const struct page page = page_of(4, 3, 1000);
