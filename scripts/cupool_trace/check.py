@@ -12,6 +12,7 @@ import sys
 from typing import Iterator, Optional, Sequence
 
 from .comms import comms_missing, ranks_missing
+from .options import positive
 from .physical import Follow
 from .replay import Rank, load
 from .text import count_of, human_size, human_span
@@ -35,13 +36,6 @@ APART = 60  # seconds between two ranks of one job, at most
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--complete", action="store_true", help="a trace without its end, or with lines dropped, is a problem")
     parser.add_argument("--ranks", type=positive, metavar="N", help="the job had so many; one without a trace is an error")
-
-
-def positive(text: str) -> int:
-    n = int(text)
-    if n < 1:
-        raise ValueError
-    return n
 
 
 def check_one(rank: Rank) -> list[str]:

@@ -61,6 +61,8 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.files.count("-") > 1:
         parser.error("standard input can be read only once")
+    if "" in args.files:
+        parser.error("the name of a file is empty")
     if args.command not in FOLDERS_THEMSELVES:
         args.files = list(all_of(args.files))
     return args
@@ -75,7 +77,22 @@ def all_of(paths: list[str]) -> Iterator[str]:
             yield path
 
 
+def streams_open() -> None:
+    """Give a standard stream that the starter has closed a descriptor that refuses (EBADF), in place of Python's None.
+
+    Otherwise the first file that is opened would get its number.
+    """
+    for number, (name, mode, wrong) in enumerate((("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))):
+        if getattr(sys, name) is None:
+            fd = os.open(os.devnull, wrong)
+            if fd != number:
+                os.dup2(fd, number)
+                os.close(fd)
+            setattr(sys, name, open(number, mode, closefd=False))
+
+
 def main(argv: list[str]) -> int:
+    streams_open()
     # Nothing here makes cycles; looking for them among the events that wait to be sorted took half of the time.
     gc.set_threshold(1 << 18)
     # Names in a trace may hold what this terminal cannot show; half of a pair of surrogates is no character anywhere.
@@ -97,7 +114,7 @@ def main(argv: list[str]) -> int:
         return 128 + signal.SIGPIPE
     except OSError as e:
         # Files that are read and written have their own messages; what has no name is standard output.
-        if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or e.filename is not None:
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF) or e.filename is not None:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"cupool-trace: standard output: {e.strerror}", file=sys.stderr)

@@ -14,8 +14,8 @@ import sys
 from . import symbols
 from .asked_in import NO_RANGE, ranges_of
 from .callers import Names, names_of
-from .check import positive
 from .frames import UNKNOWN
+from .options import positive
 from .reader import CannotRead
 from .replay import Rank, load
 from .schema import Event

@@ -366,6 +366,8 @@ def source_of(path: str) -> Source:
         else:
             with open_bytes(path) as f:
                 start = f.read(len(RMM_HEAD))
+    except IsADirectoryError:
+        raise CannotRead(f"{path}: no *.jsonl or *.jsonl.gz in it") from None
     except (OSError, EOFError) as e:
         raise CannotRead(f"{path}: {getattr(e, 'strerror', None) or e}") from e
     return RmmSource(path) if start.startswith(RMM_HEAD.encode()) else TraceSource(path)

@@ -190,6 +190,10 @@ class Physical:
             if self.mapped.overlapping(p, known[0]):
                 self._add(line, f"address_free {ev['p']} {n}: something is mapped there")
 
+    def past(self, d: Device) -> int:
+        """Bytes of the device that are not the pool's."""
+        return sum(taken.now for (at, by, _), taken in self.callers.items() if at == d and by != "cupool")
+
     def figures(self) -> list[Event]:
         """Of each device, with those who took it, the largest peak first."""
         out: list[Event] = []

@@ -24,17 +24,17 @@ MOST = 64  # devices in one picture
 COLORS = {
     "page": ("#ffffff", "#12161c"), "text": ("#1c2430", "#e4e8ee"), "dim": ("#5c6675", "#9aa5b4"), "grid": ("#e4e8ee", "#262e39"),
     "line": ("#c3cad5", "#343d4a"), "live": ("#2f74d0", "#4d94ee"), "cached": ("#f2c14e", "#a97f24"), "held": ("#7d9cc4", "#56749c"),
-    "registered": ("#8e44ad", "#c58be0"), "host": ("#0e7490", "#5fc9de"),
+    "registered": ("#8e44ad", "#c58be0"), "host": ("#0e7490", "#5fc9de"), "past": ("#c2410c", "#ff9d5c"),
     "live-range": ("#a3c4ee", "#2c4f7c"), "cached-range": ("#fae3ac", "#574722"), "held-range": ("#c3d2e6", "#36485f"),
     "oom": ("#d0021b", "#ff6b6b"), "trim": ("#0b8a5f", "#3ecf9a"), "policy": ("#6b7280", "#a3adba"), "ipc": ("#7c3aed", "#b794f6"),
     "mark": ("#b45309", "#f0a35e"), "range": ("#0369a1", "#7dd3fc"), "ask": ("#a16207", "#facc15"), "gap": ("#be185d", "#f472b6"),
     "end": ("#4b5563", "#b6c0cc"), "killed": ("#d0021b", "#ff6b6b"),
 }
-NAMES = {"live": "live", "cached": "cached", "held": "held, live unknown", "registered": "registered", "host": "pinned host memory",
+NAMES = {"live": "live", "cached": "cached", "held": "held, live unknown", "registered": "registered", "host": "pinned host memory", "past": "past the pool",
          "oom": "out of memory", "trim": "trim", "policy": "policy", "ipc": "IPC handle", "mark": "mark of the program", "range": "range begins (NVTX)",
          "ask": "other processes asked", "gap": "events left out",
          "end": "end", "killed": "no end line"}
-LINES = ("registered", "host")  # curves that are drawn as a line
+LINES = ("registered", "host", "past")  # curves that are drawn as a line
 Span = Optional[tuple[float, float]]  # the filled part of a column of pixels, from its top to its bottom
 
 
@@ -213,7 +213,7 @@ def draw_track(on: Surface, data: Event, track: Event, y: int, t0: int, t1: int)
     peaks = "".join(f", peak {name} {human_size(track['peaks'][name]['n'])}" for name in ("live", "held") if name in track["peaks"])
     on.text(LEFT, y + 14, f"{title:.60s}{peaks}", "text")
     curves = {name: columns(series, name, process["offset_ns"], process["last_ns"], t0, t1, n)
-              for name in ("held", "live", "registered", "host") if name in series}
+              for name in ("held", "live", "registered", "host", "past") if name in series}
     most = max(1, *(v for _, high in curves.values() for v in high)) * 1.06
     step = 1 << max(0, math.ceil(math.log2(most / 4)))
     full = math.ceil(most / step) * step

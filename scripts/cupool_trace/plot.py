@@ -16,6 +16,7 @@ from typing import Any, Optional
 from . import VERSION, defaults, flame, symbols
 from .callers import names_of
 from .frames import Frames
+from .options import LATEST, seconds
 from .overview import SHOWN, Row, out_of_line
 from .picture import png, svg
 from .record import QUANTITIES, Box, Largest, Limits, Recorder, Track
@@ -56,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         return path
 
     parser.add_argument("-o", "--output", metavar="OUT", required=True, type=out, help="OUT.html, OUT.svg or OUT.png")
-    parser.add_argument("--from", dest="begin", metavar="S", type=float, default=0.0, help="seconds after the start of each trace")
-    parser.add_argument("--to", dest="end", metavar="S", type=float, default=float(1 << 53) / 1e9, help="likewise")
+    parser.add_argument("--from", dest="begin", metavar="S", type=seconds, default=0.0, help="seconds after the start of each trace")
+    parser.add_argument("--to", dest="end", metavar="S", type=seconds, default=LATEST, help="likewise")
     symbols.add_arguments(parser)
 
 
@@ -127,7 +128,8 @@ def track_data(rank: Rank, process: int, d: int, track: Track, summary: Event, c
     regions = Regions([(b.p, b.p + b.n) for b in segments + blocks]
                       + [(c[2], c[3]) for kept in (track.segments, track.blocks) for c in kept.rest.cells.values()])
     known = ["held", *(["live", "cached"] if rank.traces_allocs else []), *(["registered"] if dev.registered.registered else []),
-             *(["host"] if d in rank.replay.host.held else [])]
+             *(["host"] if d in rank.replay.host.held else []),
+             *(["past"] if d in recorder_of(rank).past else [])]
     columns = list(zip(*track.values.items)) or [()] * (1 + 3 * len(QUANTITIES))
     series: Event = {"width_ns": 1 << track.values.shift, "t": columns[0]}
     for i, name in enumerate(QUANTITIES):
@@ -298,7 +300,10 @@ def write(path: str, content: bytes) -> None:
 def run(args: argparse.Namespace) -> int:
     # While reading, no more is kept than one page can hold; a file has seldom more than one device.
     limits = limits_for(len(args.files))
-    begin, end = (int(max(0.0, min(s, (1 << 53) / 1e9)) * 1e9) for s in (args.begin, args.end))
+    if args.begin >= args.end:
+        print(f"cupool-trace: --from {args.begin:g} --to {args.end:g}: no time is between them", file=sys.stderr)
+        return 2
+    begin, end = int(args.begin * 1e9), int(args.end * 1e9)
     ranks, unreadable = load(args.files, lambda problems: Recorder(problems, limits, begin, end))
     if not ranks:
         return 2

@@ -17,6 +17,7 @@ from .brief import Brief
 from .physical import Follow
 from .ranges import Range, Ranges
 from .reader import Entry, Problems
+from .reasons import sentence
 from .replay import Device
 from .schema import Event
 from .text import human_size
@@ -28,13 +29,13 @@ SAMPLED = REGISTERED | {"alloc", "free_requested", "segment_alloc", "segment_fre
                         "host_alloc", "host_free", "host_held"}  # they change curves
 
 # Curves over time.
-QUANTITIES = ("held", "live", "cached", "registered", "host")
+QUANTITIES = ("held", "live", "cached", "registered", "host", "past")
 LIVE, CACHED = 1, 2
 
 
-def quantities(dev: Device, host: int, live: int) -> tuple[int, int, int, int, int]:
-    """host: pinned memory that contexts of the device own."""
-    return dev.held, live, max(0, dev.held - live), dev.registered.bytes, host
+def quantities(dev: Device, host: int, past: int, live: int) -> tuple[int, int, int, int, int, int]:
+    """host: pinned memory that contexts of the device own; past: physical memory that is not the pool's."""
+    return dev.held, live, max(0, dev.held - live), dev.registered.bytes, host, past
 
 
 class Thinned:
@@ -333,7 +334,7 @@ def mark_of(ev: Event) -> Optional[tuple[int, str]]:
         return ev["n"], (f"out of memory: {human_size(ev['n'])} asked for, {human_size(ev['held'])} held, "
                          f"{human_size(ev['live'])} live")
     if e == "trim":
-        return ev["n"], f"trim gave back {human_size(ev['n'])}: {ev['why']}"
+        return ev["n"], f"trim gave back {human_size(ev['n'])}: {sentence('trim', ev['why'])}"
     if e in MOVES:
         return ev["n"], f"{e}: {human_size(ev['n'])} {'to' if e == 'pause' else 'from'} the driver, {human_size(ev['copied'])} copied"
     if e == "policy":
@@ -357,8 +358,8 @@ def process_mark(ev: Event) -> tuple[str, str]:
 
 def gap_text(ev: Event) -> str:
     if ev["open"]:
-        return f"events are left out ({ev['why']})"
-    return f"since {ev['since'] / 1e9:.3f} s events were left out ({ev['why']})"
+        return f"events are left out: {sentence('gap', ev['why'])}"
+    return f"since {ev['since'] / 1e9:.3f} s events were left out: {sentence('gap', ev['why'])}"
 
 
 class Recorder(Follow):
@@ -374,12 +375,15 @@ class Recorder(Follow):
         self._limits = limits
         self._comms: dict[str, str] = {}  # communicators and their names
         self._before: dict[int, tuple[int, ...]] = {}  # values at `begin`, as far as is known
+        self.past: dict[int, int] = {}  # physical memory past the pool, by device
 
     def apply(self, line: int, ev: Event) -> None:
         self.now, self.event = ev["t"], ev
         d = ev.get("d")
         if d is None or ev["e"] == "mem_create":  # no memory of the pool
             super().apply(line, ev)
+            if ev["e"] in self.physical.events:
+                self._past_sampled()
             self.bands.apply(ev)
             kind, text = process_mark(ev)
             if kind:  # of the process, so of all its devices
@@ -415,13 +419,13 @@ class Recorder(Follow):
         track.blocks.add_ended(ended, self.begin, self.end)
         times = [entries[i][0] for i in range(at, done)]
         first, last = bisect.bisect_left(times, self.begin), bisect.bisect_right(times, self.end)
-        host = self.host.held.get(d, 0)
+        host, past = self.host.held.get(d, 0), self.past.get(d, 0)
         if first:
-            self._before[d] = quantities(dev, host, lives[first - 1])
+            self._before[d] = quantities(dev, host, past, lives[first - 1])
         if first < last and d in self._before:
             self._sample(track, self.begin, self._before.pop(d))
         while first < last:
-            self._sample(track, times[first], quantities(dev, host, lives[first]))
+            self._sample(track, times[first], quantities(dev, host, past, lives[first]))
             # Those of the same bucket, at once: nothing but live memory changes.
             end = bisect.bisect_left(times, track.values.edge, first, last)
             if end > first + 1:
@@ -437,9 +441,17 @@ class Recorder(Follow):
             dev.segments, dev.blocks = Lifetimes(self, track.segments), Lifetimes(self, track.blocks)
         return track
 
+    def _past_sampled(self) -> None:
+        """The event does not say which device's memory came or went."""
+        for d in self.physical.devices:
+            if d is not None and self.physical.past(d) != self.past.get(d, 0):
+                self.past[d] = self.physical.past(d)
+                self._track(d)
+                self._sampled(d)
+
     def _sampled(self, d: int) -> None:
         """A curve of the device may have changed."""
-        now = quantities(self.devices[d], self.host.held.get(d, 0), self.devices[d].live)
+        now = quantities(self.devices[d], self.host.held.get(d, 0), self.past.get(d, 0), self.devices[d].live)
         if self.now < self.begin:
             self._before[d] = now
         elif self.now <= self.end:

@@ -9,9 +9,11 @@ from typing import Iterator, Optional
 
 from . import flame, overview, symbols
 from .callers import Names, caller_names, names_of
-from .check import of_other_runs, positive
+from .check import of_other_runs
 from .measures import Durations
+from .options import positive
 from .physical import Follow
+from .reasons import sentence
 from .replay import Device, Part, Rank, load
 from .schema import Event
 from .text import count_of, human_size, human_time, policy_text, table
@@ -168,7 +170,7 @@ def oom_note(ev: Event) -> str:
             "largest": "in the largest piece"}
     said = ", ".join(f"{human_size(ev[k])} {where}" for k, where in free.items() if ev.get(k))
     return (f"out of memory at {ev['t'] / 1e9:.3f} s: {human_size(ev['n'])} asked for, {human_size(ev['held'])} held, "
-            f"{human_size(ev['live'])} live" + (f"; free: {said}" if said else "") + (f"; why: {ev['why']}" if "why" in ev else ""))
+            f"{human_size(ev['live'])} live" + (f"; free: {said}" if said else "") + (f"; why: {sentence('oom', ev['why'])}" if "why" in ev else ""))
 
 
 def summary_notes(d: int, f: Event, rank: Rank, of: dict[str, list[str]]) -> Iterator[str]:
@@ -240,7 +242,7 @@ def host_note(rank: Rank) -> Iterator[str]:
            f"{count_of(f['driver_calls'], 'driver call')}, {human_time(f['driver_us'])} in them")
     for ev in f["oom_moments"][:5]:
         yield (f"{rank.name}: out of pinned memory at {ev['t'] / 1e9:.3f} s: {human_size(ev['n'])} asked for, {human_size(ev['held'])} held, "
-               f"{human_size(ev['live'])} live, {human_size(ev['idle'])} idle; why: {ev['why']}")
+               f"{human_size(ev['live'])} live, {human_size(ev['idle'])} idle; why: {sentence('host_oom', ev['why'])}")
     if f["oom"] > 5:
         yield f"{rank.name}: out of pinned memory {f['oom']} times in all"
     if f["bound"]:

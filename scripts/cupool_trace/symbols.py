@@ -18,6 +18,7 @@ import sys
 from typing import BinaryIO, Iterable, NamedTuple, Optional
 
 from .frames import Frames, Place
+from .options import folder
 from .replay import Rank
 
 PATIENCE = 120  # seconds for the addresses of one object; the debugging information of some has gigabytes
@@ -45,7 +46,7 @@ class Object(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--debug-dir", metavar="DIR", action="append", default=[],
+    parser.add_argument("--debug-dir", metavar="DIR", type=folder, action="append", default=[],
                         help="a folder with debugging information by build ids: .build-id/ab/cdef.debug, or abcdef/debuginfo as debuginfod "
                              "keeps it; may be given several times")
     parser.add_argument("--no-symbols", action="store_true", help="frames as object and offset; look at no other file")

@@ -13,6 +13,7 @@ from typing import Any, Optional, TextIO
 from . import symbols
 from .callers import names_of
 from .frames import Frames
+from .options import nanoseconds
 from .output import add_argument, guarded, text_output
 from .physical import Follow
 from .replay import Device
@@ -52,15 +53,7 @@ HOST = ("host_alloc", "host_free", "host_held")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_argument(parser)
     symbols.add_arguments(parser)
-    parser.add_argument("--every", type=every_us, metavar="US", help="coalesce counters to this many microseconds; 0: not at all")
-
-
-def every_us(text: str) -> int:
-    """In nanoseconds, as all times here."""
-    us = float(text)
-    if not 0 <= us < 1e15:
-        raise ValueError
-    return round(us * 1000)
+    parser.add_argument("--every", type=nanoseconds, metavar="US", help="coalesce counters to this many microseconds; 0: not at all")
 
 
 class Timeline:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Iterator, Optional
 from . import symbols
 from .frames import UNKNOWN, Frames, split_frame
 from .lives import ALLOC, FREE, SEGMENT_ALLOC, SEGMENT_FREE, TOP, Lives
+from .options import natural
 from .output import add_argument, binary_output, guarded
 from .schema import Event
 from .source import Source, Sources
@@ -46,16 +47,9 @@ MOST_STACKS, DEEPEST = 1 << 16, 64  # different ones of a rank, and frames of on
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_argument(parser)
-    parser.add_argument("--max-entries", type=count, default=MAX_ENTRIES, metavar="N",
+    parser.add_argument("--max-entries", type=natural, default=MAX_ENTRIES, metavar="N",
                         help="keep the newest N entries of each device (default: %(default)s)")
     symbols.add_arguments(parser)
-
-
-def count(text: str) -> int:
-    n = int(text)
-    if n < 0:
-        raise ValueError
-    return n
 
 
 class Entries:

@@ -269,6 +269,15 @@ static bool device_print(unsigned int number)
     return device_check(device);
 }
 
+/* All of standard output has arrived; otherwise a line says so. A full disk shows only here, since stdio keeps text. */
+static bool output_arrived(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return true;
+    fprintf(stderr, "cupool-replay: standard output: not all of it could be written\n");
+    return false;
+}
+
 static bool result_print(void)
 {
     static const char *const names[] = {"cupool", "pytorch", "driver"};
@@ -290,14 +299,15 @@ static bool result_print(void)
         separator = ",";
     }
     printf("]}\n");
-    return fine && fflush(stdout) == 0;
+    return fine;
 }
 
 /* --- options --- */
 
 __attribute__((noreturn)) static void usage_die(const char *option, const char *value)
 {
-    fprintf(stderr, "cupool-replay: --%s: not understood: %s\n", option, value);
+    fprintf(stderr, "cupool-replay: %s%s%snot understood: %s\n", *option ? "--" : "", option, *option ? ": " : "",
+            value);
     exit(2);
 }
 
@@ -421,10 +431,10 @@ static void options_read(int argc, char **argv)
             break;
         case 'h':
             fputs(usage, stdout);
-            exit(0);
+            exit(output_arrived() ? 0 : 1);
         case 'V':
             puts("cupool-replay " CUPOOL_VERSION);
-            exit(0);
+            exit(output_arrived() ? 0 : 1);
         default:
             exit(2);
         }
@@ -458,10 +468,9 @@ int main(int argc, char **argv)
     } else {
         input_run();
     }
-    if (replay.print)
-        fine = fflush(stdout) == 0;
-    else
+    if (!replay.print)
         fine = result_print();
+    fine = output_arrived() && fine;
     for (unsigned int i = 0; i < DEVICES_MAX; i++)
         if (replay.devices[i])
             device_delete(replay.devices[i]);

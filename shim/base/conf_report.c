@@ -32,17 +32,34 @@ static unsigned int distance(const char *a, const char *b)
     return row[n];
 }
 
+/* The words are the first or the last ones of the row's name: CUPOOL_TRACE, CUPOOL_STACKS. */
+static bool has_words(const struct conf_row *row, const char *words)
+{
+    const char *own = row->name + sizeof(CONF_PREFIX) - 1;
+    const size_t len = strlen(words), own_len = strlen(own);
+
+    if (!len || len >= own_len)
+        return false;
+    return (strncmp(own, words, len) == 0 && own[len] == '_') ||
+           (strcmp(own + own_len - len, words) == 0 && own[own_len - len - 1] == '_');
+}
+
 const char *conf_nearest(const char *name)
 {
     const size_t prefix = strncmp(name, CONF_PREFIX, sizeof(CONF_PREFIX) - 1) == 0 ? sizeof(CONF_PREFIX) - 1 : 0;
+    const size_t len = strlen(name) - prefix;
     const char *nearest = NULL;
     unsigned int least = 5;
 
+    for (unsigned int i = 0; prefix && i < conf_count; i++)
+        if (has_words(&conf_rows[i], name + prefix))
+            return conf_rows[i].name;
     for (unsigned int i = 0; i < conf_count; i++) {
         const unsigned int d = distance(name, conf_rows[i].name);
+        const size_t own = strlen(conf_rows[i].name) - prefix;
 
-        /* At least half of a short name must be right: CUPOOL_X is no CUPOOL_FREE. */
-        if (d < least && (!prefix || 2 * d <= strlen(conf_rows[i].name) - prefix)) {
+        /* At least half of the shorter name must be right: CUPOOL_FOO is no CUPOOL_HOOK. */
+        if (d < least && (!prefix || 2 * d <= (own < len ? own : len))) {
             least = d;
             nearest = conf_rows[i].name;
         }

@@ -51,7 +51,7 @@ static socklen_t address_of(struct sockaddr_un *address, const struct ipc_name *
 int ipc_keep(int fd, struct ipc_descriptor *ret)
 {
     ret->fd = -1;
-    if (fstat(fd, &ret->file))
+    if (fd < 0 || fstat(fd, &ret->file)) /* not asked for -1, which would change errno */
         return -EIO;
     ret->fd = fd;
     ret->mark = file_mark_of(fd);

@@ -26,6 +26,9 @@
 /* The longest wait for the frees of other threads, in nanoseconds; see context_wait_frees. */
 #define OTHERS_WAIT_NS ORDER_OTHERS_WAIT_NS
 
+/* The longest wait, in nanoseconds, of a beginning capture for calls in contexts that it may reach later. */
+#define REACH_WAIT_NS 10000000u
+
 /* A free polls the combiner COMBINER_POLLS times, and then for COMBINER_WAIT_NS nanoseconds more. */
 #define COMBINER_POLLS   100u
 #define COMBINER_WAIT_NS 200000u
@@ -426,15 +429,22 @@ const struct pool_order_ops order_ops = {.order = order_pool, .frozen = order_fr
  * Wait until no call is in flight that would disturb a capture. Every call reads the gate when it begins, so a call
  * that has waited on the host for long (slot->waits) disturbs no capture, and it may be waiting for work that the
  * caller launches after its capture has begun: wait for such calls only until *limit, which the first of them sets.
+ *
+ * In another context, !is_own, a capture may draw in a stream later. A call there takes microseconds, unless a free of
+ * the driver's holds it up, so the wait for it has a limit, too; calls that wait on the host are left alone.
  */
-static void drain(const struct context *context, uint64_t *limit)
+static void drain(const struct context *context, bool is_own, uint64_t *limit)
 {
     for (int i = 0; i < SLOTS_ALL; i++) {
         const struct slot *slot = &context->slots[i];
 
         for (unsigned int j = 0; slot_is_busy(slot); j++) {
-            if (atomic_load(&slot->waits)) {
-                *limit = *limit ? *limit : now_ns() + OTHERS_WAIT_NS;
+            const bool waits = atomic_load(&slot->waits);
+
+            if (waits && !is_own)
+                break;
+            if (waits || !is_own) {
+                *limit = *limit ? *limit : now_ns() + (is_own ? OTHERS_WAIT_NS : REACH_WAIT_NS);
                 if (now_ns() >= *limit)
                     break;
             }
@@ -443,23 +453,20 @@ static void drain(const struct context *context, uint64_t *limit)
     }
 }
 
-/* As drain, in the context with this handle; NULL: in any context. */
+/* In the context with this handle, where drain has to be sure, and in all others; NULL: any may be the capture's. */
 static void order_drain(CUcontext handle)
 {
-    struct context *context = context_find(handle);
-    uint64_t limit = 0; /* shared by all slots that wait on the host */
+    uint64_t limit = 0, limit_others = 0; /* each shared by all slots */
+    struct context *own = context_find(handle), *context;
 
-    if (context)
-        drain(context, &limit);
-    for (unsigned int i = 0; !handle && (context = context_next(&i, CONTEXT_ALL)); context_unpin(context))
-        drain(context, &limit);
+    if (own)
+        drain(own, /* is_own: */ true, &limit);
+    for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL)); context_unpin(context))
+        if (context != own)
+            drain(context, !handle, handle ? &limit_others : &limit);
 }
 
-/*
- * Waits for calls in flight in the stream's own context only: in another context they disturb nothing, and the work
- * that they may wait for there can itself wait for work launched after this capture. A thread without a context gets
- * one during the real call, and we cannot know which.
- */
+/* A thread without a context gets one during the real call, and we cannot know which. */
 CUcontext order_capture_begin(CUstream stream)
 {
     const CUcontext own = capture_close(stream);

@@ -23,7 +23,7 @@ void host_observe_got(void *arg, const struct host_key *key, uint64_t addr, size
     (void)arg;
     trace_segment(&segment, "host_alloc",
                   "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"b\":\"" TRACE_HOST "\",\"us\":%llu.%llu", segment.device,
-                  (ull)addr, size, (ull)(ns / 1000), (ull)(ns / 100 % 10));
+                  (ull)addr, size, TRACE_US(ns));
 }
 
 void host_observe_freed(const struct host_key *key, uint64_t addr, size_t size, uint64_t since, bool ok)
@@ -34,7 +34,7 @@ void host_observe_freed(const struct host_key *key, uint64_t addr, size_t size, 
     /* Once the call has begun, another thread may get the address: the event's time is the beginning. */
     trace_segment_at(since, &segment, "host_free",
                      "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"b\":\"" TRACE_HOST "\",\"us\":%llu.%llu%s", segment.device,
-                     (ull)addr, size, (ull)(ns / 1000), (ull)(ns / 100 % 10), ok ? "" : ",\"why\":\"error\"");
+                     (ull)addr, size, TRACE_US(ns), ok ? "" : ",\"why\":\"error\"");
 }
 
 void host_observe_lost(void *arg, const struct host_key *key, uint64_t addr, size_t size)

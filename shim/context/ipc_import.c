@@ -336,7 +336,7 @@ static CUresult import_enter(struct ipc_peer *peer, const struct ipc_name *block
 
 static CUresult open_new(const struct ipc_ticket *ticket, CUcontext context, uint64_t *ret_addr)
 {
-    struct ipc_grant grant = {0};
+    struct ipc_grant grant;
     CUresult result = CUDA_ERROR_MAP_FAILED;
     struct ipc_peer *peer;
     int rc, fd;

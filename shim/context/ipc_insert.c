@@ -270,7 +270,7 @@ int64_t insert_import(const struct ipc_ticket *ticket, size_t *ret_size)
 {
     struct import *import;
     const struct real_driver *driver;
-    struct ipc_grant grant = {0};
+    struct ipc_grant grant;
     int64_t number;
     int rc = driver_find(&driver), fd;
 
@@ -345,7 +345,7 @@ static void tell(const char *event, const struct import *import, uint64_t start)
     const uint64_t ns = now_ns() - start;
 
     trace_event(event, "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"us\":%llu.%llu", import->device, (ull)import->at,
-                import->size, (ull)ns / 1000, (ull)ns / 100 % 10);
+                import->size, TRACE_US(ns));
 }
 
 static void state_set(struct import *import, enum state state)

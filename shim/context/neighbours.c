@@ -70,8 +70,7 @@ bool neighbours_ask(int device, size_t wanted)
     ns = now_ns() - start;
     if (outcome.asked)
         trace_frequent("ask", "\"d\":%d,\"n\":%zu,\"asked\":%u,\"answered\":%u,\"given\":%llu,\"us\":%llu.%llu", device,
-                       wanted, outcome.asked, outcome.answered, (ull)outcome.given, (ull)(ns / 1000),
-                       (ull)(ns / 100 % 10));
+                       wanted, outcome.asked, outcome.answered, (ull)outcome.given, TRACE_US(ns));
     /* A neighbour that is late may have given memory back, too. */
     return outcome.given || outcome.answered < outcome.asked;
 }

@@ -328,7 +328,7 @@ static void told(const struct change *change, const char *event, const char *mod
     const uint64_t ns = now_ns() - since;
 
     trace_event(event, "\"d\":%d%s,\"n\":%llu,\"copied\":%llu,\"segments\":%zu,\"us\":%llu.%llu", change->device, mode,
-                (ull)change->bytes, (ull)change->copied, change->segments, (ull)(ns / 1000), (ull)(ns / 100 % 10));
+                (ull)change->bytes, (ull)change->copied, change->segments, TRACE_US(ns));
 }
 
 /* Some memory could not be taken away: bring the rest back. False: that is impossible now, and the pause stands. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "context/context_state.h"
 #include "context/enter.h"
@@ -32,18 +33,13 @@ static void segment_pass(void *arg, uint64_t addr, size_t size)
 static void segment_seen(void *arg, uint64_t addr, size_t size)
 {
     struct paused *paused = arg;
-    const size_t room = paused->segment_room ? 2 * paused->segment_room : 64;
-    uint64_t *grown;
+    uint64_t *grown = array_grown(paused->segments, paused->segment_count, &paused->segment_room, sizeof(*grown));
 
     (void)size;
-    if (paused->segment_count == paused->segment_room) {
-        grown = realloc(paused->segments, room * sizeof(*grown));
-        paused->failed |= !grown;
-        if (!grown)
-            return;
-        paused->segments = grown;
-        paused->segment_room = room;
-    }
+    paused->failed |= !grown;
+    if (!grown)
+        return;
+    paused->segments = grown;
     paused->segments[paused->segment_count++] = addr;
 }
 
@@ -51,22 +47,16 @@ static void live_seen(void *arg, uint64_t segment, uint64_t addr, size_t size)
 {
     struct paused *paused = arg;
     struct paused_range *last = paused->count ? &paused->ranges[paused->count - 1] : NULL, *grown;
-    size_t room;
 
     if (last && last->segment == segment && addr - (last->addr + last->size) <= GAP_MAX) {
         last->size = addr + size - last->addr;
         return;
     }
-    if (!paused->ranges || paused->count == paused->room) {
-        room = paused->room ? 2 * paused->room : 64;
-        grown = realloc(paused->ranges, room * sizeof(*grown));
-        if (!grown) {
-            paused->failed = true;
-            return;
-        }
-        paused->ranges = grown;
-        paused->room = room;
-    }
+    grown = array_grown(paused->ranges, paused->count, &paused->room, sizeof(*grown));
+    paused->failed |= !grown;
+    if (!grown)
+        return;
+    paused->ranges = grown;
     paused->ranges[paused->count++] = (struct paused_range){.segment = segment, .addr = addr, .size = size};
 }
 

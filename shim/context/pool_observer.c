@@ -26,7 +26,7 @@ static void on_segment_alloc(void *arg, unsigned int kind, uint64_t addr, size_t
     const struct trace_segment segment = segment_of(arg, kind, size, /* got: */ true);
 
     trace_segment(&segment, "segment_alloc", "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"b\":\"%s\",\"us\":%llu.%llu",
-                  segment.device, (ull)addr, size, segment.backend, (ull)(ns / 1000), (ull)(ns / 100 % 10));
+                  segment.device, (ull)addr, size, segment.backend, TRACE_US(ns));
 }
 
 static void segment_goes(const void *arg, unsigned int kind, uint64_t addr, size_t size, const char *why)
@@ -54,7 +54,7 @@ static void on_trim(void *arg, size_t released, uint64_t ns, const char *why)
     if (strcmp(why, "decay") == 0 || (strcmp(why, "reserve") == 0 && conf_get()->decay.number == 0))
         atomic_fetch_add_explicit(&decayed, released, memory_order_relaxed);
     trace_frequent("trim", "\"d\":%d,\"n\":%zu,\"us\":%llu.%llu,\"why\":\"%s\"", context_device(arg), released,
-                   (ull)(ns / 1000), (ull)(ns / 100 % 10), why);
+                   TRACE_US(ns), why);
 }
 
 uint64_t observe_decayed(void)
@@ -67,7 +67,7 @@ static void on_bound(void *arg, size_t held, size_t bound, uint64_t ns, uint64_t
 {
     if (!(count & (count - 1)))
         trace_event("bound", "\"d\":%d,\"held\":%zu,\"bound\":%zu,\"us\":%llu.%llu,\"count\":%llu", context_device(arg),
-                    held, bound, (ull)(ns / 1000), (ull)(ns / 100 % 10), (ull)count);
+                    held, bound, TRACE_US(ns), (ull)count);
 }
 
 const struct pool_observer_ops observe_ops = {.segment_alloc = on_segment_alloc,

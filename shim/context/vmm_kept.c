@@ -59,8 +59,8 @@ _Static_assert(VMM_DEVICES == DEVICES_MAX && VMM_ALL_DEVICES == CONTEXT_ALL, "de
         process_bypass_end();                                                                                          \
         ns = now_ns() - start;                                                                                         \
         if (process_traces())                                                                                          \
-            trace_frequent_at(start, event, format ",\"us\":%llu.%llu,\"result\":%d", __VA_ARGS__, (ull)ns / 1000,     \
-                              (ull)ns / 100 % 10, (int)result);                                                        \
+            trace_frequent_at(start, event, format ",\"us\":%llu.%llu,\"result\":%d", __VA_ARGS__, TRACE_US(ns),       \
+                              (int)result);                                                                            \
         result;                                                                                                        \
     })
 

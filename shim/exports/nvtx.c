@@ -32,20 +32,8 @@ static void narrow(char *buf, size_t len, const wchar_t *wide)
 {
     size_t used = 0;
 
-    for (; *wide && used + 5 <= len; wide++) {
-        const uint32_t c = (uint32_t)*wide;
-
-        if (c < 0x80) {
-            buf[used++] = (char)c;
-            continue;
-        }
-        if (c >= 0x10000)
-            buf[used++] = (char)(0xf0 | (c >> 18 & 7));
-        if (c >= 0x800)
-            buf[used++] = (char)(c >= 0x10000 ? 0x80 | (c >> 12 & 63) : 0xe0 | c >> 12);
-        buf[used++] = (char)(c >= 0x800 ? 0x80 | (c >> 6 & 63) : 0xc0 | c >> 6);
-        buf[used++] = (char)(0x80 | (c & 63));
-    }
+    for (; *wide && used + 5 <= len; wide++)
+        used += json_utf8(buf + used, (uint32_t)*wide);
     buf[used] = '\0';
 }
 

@@ -13,6 +13,7 @@
 #include "exports/export.h"
 #include "exports/hazards.h"
 #include "exports/memory.h"
+#include "pool.h"
 #include "real/real.h"
 #include "report/oom.h"
 #include "serve/ipc_handles.h"
@@ -48,6 +49,13 @@ EXPORT cudaError_t cudaMalloc(void **ptr, size_t size)
     }
 }
 
+/* Natively every call of the runtime on memory gives a thread without a context one. */
+static void context_give(const void *caller)
+{
+    if (serve_lacks_context())
+        BYPASS(real_runtime(cudaFree, caller)(NULL));
+}
+
 static cudaError_t free_failed(enum serve_verdict verdict, const void *caller)
 {
     size_t free, total;
@@ -62,8 +70,7 @@ EXPORT cudaError_t cudaFree(void *ptr)
     const enum serve_verdict verdict = ptr ? serve_free((uintptr_t)ptr) : SERVE_FORWARD;
 
     if (verdict == SERVE_DONE) {
-        if (serve_lacks_context()) /* natively the runtime gives the thread a context here */
-            BYPASS(real_runtime(cudaFree, CALLER)(NULL));
+        context_give(CALLER);
         return cudaSuccess;
     }
     if (verdict != SERVE_FORWARD)
@@ -79,6 +86,7 @@ static cudaError_t free_async(enum real_symbol symbol, void *ptr, cudaStream_t s
 
     switch (verdict) {
     case SERVE_DONE:
+        context_give(caller);
         return cudaSuccess;
     case SERVE_INVALID:
     case SERVE_NOWHERE: /* not by cudaFree, which would invalidate a capture */
@@ -138,10 +146,16 @@ EXPORT cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attrib
 
 EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
 {
-    const enum serve_ipc is = handle ? serve_ipc_get((uintptr_t)ptr, CALLER, handle) : SERVE_IPC_DRIVER;
-    void *named_ptr = is == SERVE_IPC_DRIVER ? ptr : (void *)NOWHERE;
+    enum serve_ipc is = SERVE_IPC_DRIVER;
+    void *named_ptr;
     cudaError_t error;
 
+    /* The driver makes no handle for a thread without a context. */
+    if (handle && pool_of((uintptr_t)ptr))
+        context_give(CALLER);
+    if (handle)
+        is = serve_ipc_get((uintptr_t)ptr, CALLER, handle);
+    named_ptr = is == SERVE_IPC_DRIVER ? ptr : (void *)NOWHERE;
     if (is == SERVE_IPC_TICKET)
         return cudaSuccess;
     error = BYPASS(real_runtime(cudaIpcGetMemHandle, CALLER)(handle, named_ptr));

@@ -90,8 +90,8 @@ static struct origin origin_of(const void *caller)
 
 /* Write the event of a call whose result is in `result`; all events end with duration and result. */
 #define TELL(call, event, format, ...)                                                                                 \
-    trace_frequent_at((call)->t, event, format ",\"us\":%llu.%llu,\"result\":%d", __VA_ARGS__, (ull)(call)->ns / 1000, \
-                      (ull)(call)->ns / 100 % 10, (int)result)
+    trace_frequent_at((call)->t, event, format ",\"us\":%llu.%llu,\"result\":%d", __VA_ARGS__, TRACE_US((call)->ns),   \
+                      (int)result)
 /* As TELL, with the caller. */
 #define TELL_FROM(call, event, format, ...)                                                                            \
     do {                                                                                                               \

@@ -127,6 +127,7 @@ static void drop(int n)
 /* Put the script's interpreter in front of the script. */
 static bool follow_script(void)
 {
+    static char shell[] = "/bin/sh";
     char line[1024], *words[2], *rest;
     bool text;
     FILE *file = fopen(check.path, "re");
@@ -148,8 +149,8 @@ static bool follow_script(void)
             return false;
         }
         check_say("script", "%s without #!, which a shell takes as its own", check.path);
-        words[0] = keep("/bin/sh", strlen("/bin/sh"));
-        return check.argv[0] && words[0] && put_in_front(1, words);
+        words[0] = shell;
+        return check.argv[0] && put_in_front(1, words);
     }
     rest = line + 2 + strspn(line + 2, " \t");
     check_say("script", "%s, run by %s", check.path, rest);

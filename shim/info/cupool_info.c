@@ -98,6 +98,7 @@ static void print_man(void)
 
 static void print_process(void)
 {
+    const char *page = conf_get()->stats_file.text;
     char path[4096];
     struct launch launch;
 
@@ -105,8 +106,7 @@ static void print_process(void)
     printf("host %s, rank %d, local rank %d (from: %s)\n", launch.host, launch.rank, launch.local_rank, launch.from);
     if (launch_expand(&launch, conf_get()->trace_file.text, path, sizeof(path)) == 0)
         printf("a trace of this process would be: %s\n", path);
-    if (strcmp(conf_get()->stats_file.text, "off") != 0 &&
-        launch_expand(&launch, conf_get()->stats_file.text, path, sizeof(path)) == 0)
+    if (*page && strcmp(page, "off") != 0 && launch_expand(&launch, page, path, sizeof(path)) == 0)
         printf("its statistics page: %s\n", path);
 }
 
@@ -179,7 +179,7 @@ static const struct {
     {{"--process", NULL}, {print_process}, false},
 };
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     /* An empty argument is no option. */
     const char *option = argc < 2 ? "" : *argv[1] ? argv[1] : "?";
@@ -209,4 +209,15 @@ int main(int argc, char **argv)
     if (strcmp(option, "--help") == 0 || strcmp(option, "-h") == 0)
         return usage();
     return wrong(argv[1]);
+}
+
+int main(int argc, char **argv)
+{
+    const int status = run(argc, argv);
+
+    /* A full disk shows only here, since stdio keeps what is printed. */
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    fprintf(stderr, "cupool-info: standard output: not all of it could be written\n");
+    return 2;
 }

@@ -27,8 +27,6 @@ static void read_segments(struct elf_file *file, const Elf64_Ehdr *header)
     for (unsigned int i = 0; i < header->e_phnum && header->e_phentsize >= sizeof(segment); i++) {
         if (!take(file, header->e_phoff + (uint64_t)i * header->e_phentsize, &segment, sizeof(segment)))
             return;
-        if (segment.p_type == PT_DYNAMIC)
-            file->dynamic = true;
         if (segment.p_type == PT_INTERP && segment.p_offset < file->size &&
             memchr(file->data + segment.p_offset, '\0', file->size - segment.p_offset))
             file->interp = (const char *)file->data + segment.p_offset;
@@ -63,13 +61,11 @@ static int parse(struct elf_file *file)
     if (file->size < sizeof(Elf32_Ehdr) || memcmp(file->data, ELFMAG, SELFMAG) != 0)
         return -ENOEXEC;
     file->bits = file->data[EI_CLASS] == ELFCLASS64 ? 64 : 32;
-    /* Type and machine are at the same offset in both classes. A file in the other byte order is of a foreign
+    /* The machine is at the same offset in both classes. A file in the other byte order is of a foreign
      * machine. */
     if (file->data[EI_DATA] != (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? ELFDATA2LSB : ELFDATA2MSB))
         return 0;
     file->machine = ((const Elf32_Ehdr *)(const void *)file->data)->e_machine;
-    file->executable = ((const Elf32_Ehdr *)(const void *)file->data)->e_type == ET_EXEC ||
-                       ((const Elf32_Ehdr *)(const void *)file->data)->e_type == ET_DYN;
     if (file->bits == 64 && take(file, 0, &header, sizeof(header))) {
         read_segments(file, &header);
         read_symbols(file, &header);

@@ -19,8 +19,6 @@ struct elf_file {
     size_t size;
     int bits;                                    /* 32 or 64 */
     int machine;                                 /* an EM_ number */
-    bool executable;                             /* ET_EXEC, or ET_DYN, which libraries have too */
-    bool dynamic;                                /* has a dynamic section */
     const char *interp;                          /* the path of the loader, in data; NULL: none */
     size_t symbols_at, symbols, names_at, names; /* .dynsym and its strings, as offsets in data; 0: none */
 };

@@ -225,7 +225,7 @@ static void print_policies(const struct library *driver)
     if (!driver->handle)
         return;
     choices_of("CUPOOL_FREE", policies, sizeof(policies));
-    if (driver->version >= ORDERS_SINCE && has(driver, "cuCtxRecordEvent") && has(driver, "cuCtxWaitEvent"))
+    if (driver->version >= ORDERS_SINCE)
         check_say("policies", "%s", policies);
     else
         check_say("policies", "strict alone: the others need a driver for CUDA 12.5 or later");

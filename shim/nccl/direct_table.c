@@ -2,8 +2,7 @@
 /* direct_table.c - see direct_table.h. No locks. */
 #include "nccl/direct_table.h"
 
-#include <stdlib.h>
-
+#include "base/array.h"
 #include "sorted.h"
 
 /* The index of the first entry that begins behind addr. */
@@ -41,15 +40,11 @@ struct entry *direct_overlapping(const struct table *table, uint64_t addr, size_
 void direct_add(struct table *table, const struct entry *entry)
 {
     const size_t at = direct_after(table, entry->addr);
-    struct entry *grown;
+    struct entry *grown = array_grown(table->entries, table->count, &table->room, sizeof(*grown));
 
-    if (table->count == table->room) {
-        grown = realloc(table->entries, (2 * table->room + 64) * sizeof(*grown));
-        if (!grown)
-            return;
-        table->entries = grown;
-        table->room = 2 * table->room + 64;
-    }
+    if (!grown)
+        return;
+    table->entries = grown;
     sorted_insert(table->entries, &table->count, sizeof(*entry), at, entry);
 }
 

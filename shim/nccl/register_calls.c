@@ -30,7 +30,7 @@ static void trace_call(const char *event, const struct nccl_reg_comm_info *info,
                        uint64_t ns, ncclResult_t result)
 {
     trace_event(event, "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"comm\":\"%p\",\"us\":%llu.%llu,\"ok\":%d", info->device,
-                (ull)addr, size, comm, (ull)(ns / 1000), (ull)(ns / 100 % 10), !result);
+                (ull)addr, size, comm, TRACE_US(ns), !result);
 }
 
 static int comm_attach(const struct nccl_reg_comm_info *info, void *comm, uint64_t addr, size_t size, void **ret_handle)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "report/stats_page_layout.h"
 
 #define SUFFIX ".page"
@@ -38,15 +39,11 @@ bool job_is_elsewhere(const char *pattern)
 
 static struct job_row *row_add(struct rows *rows)
 {
-    if (rows->count == rows->room) {
-        const size_t room = rows->room ? 2 * rows->room : 64;
-        struct job_row *more = realloc(rows->rows, room * sizeof(*more));
+    struct job_row *grown = array_grown(rows->rows, rows->count, &rows->room, sizeof(*grown));
 
-        if (!more)
-            return NULL;
-        rows->rows = more;
-        rows->room = room;
-    }
+    if (!grown)
+        return NULL;
+    rows->rows = grown;
     return memset(&rows->rows[rows->count++], 0, sizeof(struct job_row));
 }
 

@@ -183,14 +183,22 @@ struct row {
     uint64_t allocs, hits, frees, bypassed, driver, oom, peak_live, peak_held;
 };
 
+/* Bytes in MiB, for a format of %llu.%llu. */
+#define MIB_TENTHS(bytes) (ull) digits_tenths(bytes, 1 << 20) / 10, (ull)digits_tenths(bytes, 1 << 20) % 10
+
+/* The part of the requests that were hits, in hundredths of a percent. */
+static ull hits_of(uint64_t hits, uint64_t allocs)
+{
+    return allocs ? digits_tenths(hits * 1000, allocs) : 0;
+}
+
 static void row_print(const char *name, const struct row *row)
 {
-    const ull live = digits_tenths(row->peak_live, 1 << 20), held = digits_tenths(row->peak_held, 1 << 20);
-    const ull hits = row->allocs ? digits_tenths(row->hits * 1000, row->allocs) : 0; /* hundredths of a percent */
+    const ull hits = hits_of(row->hits, row->allocs);
 
     out_line("%6s %11llu %3llu.%02llu%% %11llu %9llu %9llu %9llu %9llu.%llu %9llu.%llu\n", name, (ull)row->allocs,
-             hits / 100, hits % 100, (ull)row->frees, (ull)row->bypassed, (ull)row->driver, (ull)row->oom, live / 10,
-             live % 10, held / 10, held % 10);
+             hits / 100, hits % 100, (ull)row->frees, (ull)row->bypassed, (ull)row->driver, (ull)row->oom,
+             MIB_TENTHS(row->peak_live), MIB_TENTHS(row->peak_held));
 }
 
 static void print_device(void *arg, int device, const struct pool_stats *s, uint64_t bypassed)
@@ -204,9 +212,6 @@ static void print_device(void *arg, int device, const struct pool_stats *s, uint
     snprintf(name, sizeof(name), "%d", device);
     row_print(name, &row);
 }
-
-/* Bytes in MiB, for a format of %llu.%llu. */
-#define MIB_TENTHS(bytes) (ull) digits_tenths(bytes, 1 << 20) / 10, (ull)digits_tenths(bytes, 1 << 20) % 10
 
 static void print_host_row(const struct host_stats *s)
 {
@@ -381,8 +386,7 @@ static bool print_job(void)
              "hits", "driver ms");
     for (size_t i = 0; i < count; i++) {
         const struct job_row *row = &rows[i];
-        const ull live = digits_tenths(row->peak_live, 1 << 20), held = digits_tenths(row->peak_held, 1 << 20);
-        const ull hits = row->allocs ? digits_tenths(row->hits * 1000, row->allocs) : 0; /* hundredths of a percent */
+        const ull hits = hits_of(row->hits, row->allocs);
         const ull ms = digits_tenths(row->driver_ns, 1000000);
         char rank[12] = "-", device[12] = "-";
 
@@ -391,8 +395,8 @@ static bool print_job(void)
         if (row->device >= 0)
             snprintf(device, sizeof(device), "%d", row->device);
         out_line("%-20.63s %5s %6s %9llu.%llu %9llu.%llu %11llu %3llu.%02llu%% %9llu.%llu%s\n", row->host, rank, device,
-                 live / 10, live % 10, held / 10, held % 10, (ull)row->allocs, hits / 100, hits % 100, ms / 10, ms % 10,
-                 row->ended ? "" : " (killed)");
+                 MIB_TENTHS(row->peak_live), MIB_TENTHS(row->peak_held), (ull)row->allocs, hits / 100, hits % 100,
+                 ms / 10, ms % 10, row->ended ? "" : " (killed)");
     }
     free(rows);
     return true;

@@ -56,8 +56,8 @@ enum serve_verdict serve_free_later(uint64_t addr, CUstream stream);
 void serve_ipc_tick(uint64_t now);
 
 /*
- * For the end of a pooled call of the runtime that natively would have given the thread a context: true if the thread
- * has none, and making one disturbs no capture. The answer is cached once the thread has had one.
+ * For a pooled call of the runtime that natively would have given the thread a context: true if the thread has none,
+ * and making one disturbs no capture. The answer is cached once the thread has had one.
  */
 bool serve_lacks_context(void);
 

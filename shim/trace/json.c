@@ -53,6 +53,16 @@ void json_text(char *buf, size_t len, const char *text)
     buf[at] = '\0';
 }
 
+unsigned int json_utf8(char *to, uint32_t character)
+{
+    const unsigned int len = character < 0x80 ? 1 : character < 0x800 ? 2 : character < 0x10000 ? 3 : 4;
+
+    for (unsigned int i = len - 1; i; i--, character >>= 6)
+        to[i] = (char)(0x80 | (character & 0x3f));
+    to[0] = (char)(len == 1 ? character : 0xf00u >> len | character);
+    return len;
+}
+
 void json_clean(char *text)
 {
     for (; *text; text++)

@@ -18,6 +18,9 @@
 #include "trace/records.h"
 #include "trace/trace_file.h"
 
+/* Nanoseconds as microseconds, to a tenth: two values, for "%llu.%llu". */
+#define TRACE_US(ns) (unsigned long long)((ns) / 1000), (unsigned long long)((ns) / 100 % 10)
+
 /* Write one event at once: {"t":...,"e":"event","tid":...,<format>}. format makes the rest of the object's members. */
 void trace_event(const char *event, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * auto.h - the auto_*.c programs share this: device work that outlasts the host's next steps, the two races, a table
- * of tests, a process for each test.
+ * of tests, a process for each test, and a main.
  *
  * Natively cudaFree waits until the device is idle, so all work launched before it has happened when it returns: on the
  * host, on other devices, in other contexts and processes. CUPOOL_FREE=ordered lets the device wait instead, and these
@@ -16,6 +16,7 @@
 #ifndef BEHAVIOUR_AUTO_H
 #define BEHAVIOUR_AUTO_H
 
+#define BT_OWN_MAIN
 #include "behaviour.h"
 
 #include <errno.h>
@@ -30,6 +31,7 @@ typedef int auto_write_fn(char *u, size_t n, int byte);
 typedef int auto_read_fn(const char *w, size_t n, int byte);
 
 struct auto_test {
+    int line; /* tests run in the order of their lines */
     const char *name;
     int (*fn)(void);
     bool hazard; /* else: right under every policy */
@@ -208,7 +210,7 @@ BT_UNUSED static int auto_stale(auto_read_fn *read)
     return auto_stale_in(w, 4 * BT_MIB, read);
 }
 
-/* Rows of tests[] that run one of the two races. */
+/* Rows that run one of the two races. */
 BT_UNUSED static int auto_race_row(void)
 {
     return auto_race(auto_now->write);
@@ -219,26 +221,21 @@ BT_UNUSED static int auto_stale_row(void)
     return auto_stale(auto_now->read);
 }
 
-#define RACE(name_, write_, ...)                                                                                       \
-    {                                                                                                                  \
-        .name = #name_, .fn = auto_race_row, .hazard = true, .write = write_, __VA_ARGS__                              \
-    }
-#define STALE(name_, read_, ...)                                                                                       \
-    {                                                                                                                  \
-        .name = #name_, .fn = auto_stale_row, .hazard = true, .read = read_, __VA_ARGS__                               \
-    }
-#define HAZARD(name_, ...)                                                                                             \
-    {                                                                                                                  \
-        .name = #name_, .fn = name_, .hazard = true, __VA_ARGS__                                                       \
-    }
-#define RIGHT(name_, ...)                                                                                              \
-    {                                                                                                                  \
-        .name = #name_, .fn = name_, __VA_ARGS__                                                                       \
-    }
-#define AUTO_END                                                                                                       \
-    {                                                                                                                  \
-        .name = NULL                                                                                                   \
-    }
+/* NOLINTBEGIN(bugprone-macro-parentheses): the arguments are names and initialisers */
+/* Puts a test into a section of the program, which auto_main goes through: no list can forget it. */
+#define AUTO_ADD(name_, ...)                                                                                           \
+    static const struct auto_test name_##_test = {.line = __LINE__, .name = #name_, __VA_ARGS__};                      \
+    static const struct auto_test *const name_##_place __attribute__((used, section("auto_tests"))) = &name_##_test;
+#define RACE(name_, write_, ...) AUTO_ADD(name_, .fn = auto_race_row, .hazard = true, .write = write_, __VA_ARGS__)
+#define STALE(name_, read_, ...) AUTO_ADD(name_, .fn = auto_stale_row, .hazard = true, .read = read_, __VA_ARGS__)
+/* The head of a test; RIGHT: under every policy. */
+#define AUTO_TEST(name_, ...)                                                                                          \
+    static int name_(void);                                                                                            \
+    AUTO_ADD(name_, .fn = name_, __VA_ARGS__)                                                                          \
+    static int name_(void)
+#define HAZARD(name_, ...) AUTO_TEST(name_, .hazard = true, __VA_ARGS__)
+#define RIGHT(name_, ...)  AUTO_TEST(name_, .hazard = false, __VA_ARGS__)
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* A stream of a new green context with all processors of device 0. */
 BT_UNUSED static int auto_green(CUcontext *ret_context, CUstream *ret_stream)
@@ -326,25 +323,39 @@ static int auto_spawn(const struct auto_test *t)
     return 1;
 }
 
-/* PROGRAM [NAME] [--expect-wrong] */
-static int auto_main(int argc, char **argv, const struct auto_test *tests)
+extern const struct auto_test *const __start_auto_tests[];
+extern const struct auto_test *const __stop_auto_tests[];
+
+static int auto_by_line(const void *a, const void *b)
 {
+    return (*(const struct auto_test *const *)a)->line - (*(const struct auto_test *const *)b)->line;
+}
+
+/* PROGRAM [NAME] [--expect-wrong] */
+static int auto_main(int argc, char **argv)
+{
+    const size_t n = ((uintptr_t)__stop_auto_tests - (uintptr_t)__start_auto_tests) / sizeof(void *);
+    const struct auto_test *tests[BT_TESTS_MAX];
     const char *only = NULL;
     int found = 0, failed = 0, passed = 0;
 
+    if (n > BT_TESTS_MAX)
+        abort();
+    memcpy(tests, __start_auto_tests, n * sizeof(void *));
+    qsort(tests, n, sizeof(void *), auto_by_line);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--expect-wrong") == 0)
             auto_expect_wrong = true;
         else
             only = argv[i];
     }
-    for (const struct auto_test *t = tests; t->name; t++) {
+    for (size_t i = 0; i < n; i++) {
         int rc;
 
-        if (only && strcmp(only, t->name) != 0)
+        if (only && strcmp(only, tests[i]->name) != 0)
             continue;
         found++;
-        rc = only ? auto_run(t) : auto_spawn(t);
+        rc = only ? auto_run(tests[i]) : auto_spawn(tests[i]);
         failed += rc != 0 && rc != BT_SKIP;
         passed += rc == 0;
     }
@@ -352,5 +363,12 @@ static int auto_main(int argc, char **argv, const struct auto_test *tests)
         fprintf(stderr, "no test called %s\n", only ? only : "anything");
     return failed || !found ? 1 : passed ? 0 : BT_SKIP;
 }
+
+#ifndef AUTO_OWN_MAIN
+int main(int argc, char **argv)
+{
+    return auto_main(argc, argv);
+}
+#endif
 
 #endif

@@ -73,16 +73,6 @@ static int green_put(char *u, size_t n, int byte)
     return 0;
 }
 
-/* clang-format off */
-static const struct auto_test tests[] = {
-    RACE(context_put, second_put),
-    STALE(context_get, second_get),
-    {.name = "green", .fn = auto_race_row, .write = green_put},
-    AUTO_END,
-};
-/* clang-format on */
-
-int main(int argc, char **argv)
-{
-    return auto_main(argc, argv, tests);
-}
+RACE(context_put, second_put)
+STALE(context_get, second_get)
+AUTO_ADD(green, .fn = auto_race_row, .write = green_put)

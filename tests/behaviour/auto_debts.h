@@ -157,16 +157,10 @@ BT_UNUSED static int taken(void)
 }
 
 /* NOLINTBEGIN(bugprone-macro-parentheses): the arguments are initialisers */
-#define LANDS(name_, setup_, ...)                                                                                      \
-    {                                                                                                                  \
-        .name = #name_, .fn = lands, .hazard = true, .setup = setup_, __VA_ARGS__                                      \
-    }
-#define TAKEN(name_, setup_, ...)                                                                                      \
-    {                                                                                                                  \
-        .name = #name_, .fn = taken, .hazard = true, .setup = setup_, __VA_ARGS__                                      \
-    }
-#define TO_HOST(copy_) .copy = copy_, .kind = cudaMemcpyDeviceToHost
-#define TO_DEV(copy_)  .copy = copy_, .kind = cudaMemcpyHostToDevice
+#define LANDS(name_, setup_, ...) AUTO_ADD(name_, .fn = lands, .hazard = true, .setup = setup_, __VA_ARGS__)
+#define TAKEN(name_, setup_, ...) AUTO_ADD(name_, .fn = taken, .hazard = true, .setup = setup_, __VA_ARGS__)
+#define TO_HOST(copy_)            .copy = copy_, .kind = cudaMemcpyDeviceToHost
+#define TO_DEV(copy_)             .copy = copy_, .kind = cudaMemcpyHostToDevice
 /* NOLINTEND(bugprone-macro-parentheses) */
 
 #endif

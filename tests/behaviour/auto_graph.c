@@ -176,29 +176,19 @@ static int any(void)
 #define any_changed_later any
 #endif
 
-/* clang-format off */
-static const struct auto_test tests[] = {
-    LANDS(graph_d2h, pinned, .captured = to_host),
-    LANDS(graph_forked_d2h, pinned, .captured = to_host_forked),
-    TAKEN(graph_h2d, pinned, .captured = to_dev),
-    LANDS(graph_host_func, pinned, .captured = call_fn),
-    LANDS(graph_pinned_set, pinned, .captured = set_host),
-    LANDS(graph_built_d2h, pinned, .make = built_d2h),
-    TAKEN(graph_built_h2d, pinned, .make = built_h2d),
-    LANDS(graph_built_host, pinned, .make = built_host),
-    LANDS(graph_built_set, pinned, .make = built_set),
-    LANDS(graph_changed_set, pinned, .make = changed_set),
-    LANDS(graph_changed_set_later, pinned, .make = changed_set_later),
-    LANDS(graph_any_d2h, pinned, .make = any_d2h),
-    LANDS(graph_any_host, pinned, .make = any_host),
-    LANDS(graph_any_set, pinned, .make = any_set),
-    LANDS(graph_any_changed, pinned, .make = any_changed),
-    LANDS(graph_any_changed_later, pinned, .make = any_changed_later),
-    AUTO_END,
-};
-/* clang-format on */
-
-int main(int argc, char **argv)
-{
-    return auto_main(argc, argv, tests);
-}
+LANDS(graph_d2h, pinned, .captured = to_host)
+LANDS(graph_forked_d2h, pinned, .captured = to_host_forked)
+TAKEN(graph_h2d, pinned, .captured = to_dev)
+LANDS(graph_host_func, pinned, .captured = call_fn)
+LANDS(graph_pinned_set, pinned, .captured = set_host)
+LANDS(graph_built_d2h, pinned, .make = built_d2h)
+TAKEN(graph_built_h2d, pinned, .make = built_h2d)
+LANDS(graph_built_host, pinned, .make = built_host)
+LANDS(graph_built_set, pinned, .make = built_set)
+LANDS(graph_changed_set, pinned, .make = changed_set)
+LANDS(graph_changed_set_later, pinned, .make = changed_set_later)
+LANDS(graph_any_d2h, pinned, .make = any_d2h)
+LANDS(graph_any_host, pinned, .make = any_host)
+LANDS(graph_any_set, pinned, .make = any_set)
+LANDS(graph_any_changed, pinned, .make = any_changed)
+LANDS(graph_any_changed_later, pinned, .make = any_changed_later)

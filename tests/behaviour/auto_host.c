@@ -146,7 +146,7 @@ static int call_cb(void)
 /* --- events --- */
 
 /* Events recorded before a cudaFree are complete after it: the time between them is known. */
-static int elapsed(void)
+RIGHT(elapsed, .setup = pinned)
 {
     cudaEvent_t begin, end;
 
@@ -174,41 +174,30 @@ static int elapsed(void)
     return 0;
 }
 
-/* clang-format off */
-static const struct auto_test tests[] = {
-    LANDS(d2h, pinned, TO_HOST(copy_async)),
-    LANDS(d2h_default, pinned, .copy = copy_async, .kind = cudaMemcpyDefault),
-    LANDS(d2h_as_device, pinned, TO_HOST(copy_as_device)),
-    LANDS(d2h_driver, pinned, TO_HOST(copy_driver), .release = free_victim_driver),
-    LANDS(d2h_thread, pinned, TO_HOST(copy_async), .release = free_victim_thread),
-    LANDS(d2h_device, pinned, TO_HOST(copy_async), .release = free_victim_device),
-    LANDS(d2h_green, pinned_green, TO_HOST(copy_async)),
-    LANDS(d2h_then_sync, pinned, .launch = to_host_and_sync),
-    LANDS(d2h_after_sync, pinned, .launch = sync_and_to_host),
-    LANDS(d2h_beside_capture, pinned, TO_HOST(copy_async), .release = free_beside_capture),
-    LANDS(d2h_library, pinned_library, .launch = to_host_library),
-    LANDS(d2h_2d, pinned, TO_HOST(copy_2d)),
-    LANDS(d2h_3d, pinned, TO_HOST(copy_3d)),
-    LANDS(d2h_batch, pinned, TO_HOST(copy_batch)),
-    LANDS(d2h_batch_3d, pinned, TO_HOST(copy_batch_3d)),
-    LANDS(d2h_legacy, pinned_legacy, TO_HOST(copy_async)),
-    LANDS(d2h_per_thread, pinned_per_thread, TO_HOST(copy_async)),
-    LANDS(d2h_registered, registered, TO_HOST(copy_async)),
-    LANDS(h2h, pinned, .launch = to_host_from_host),
-    TAKEN(h2d, pinned, TO_DEV(copy_async)),
-    TAKEN(h2d_driver, pinned, TO_DEV(copy_driver)),
-    TAKEN(h2d_2d, pinned, TO_DEV(copy_2d)),
-    TAKEN(h2d_3d, pinned, TO_DEV(copy_3d)),
-    TAKEN(h2d_batch, pinned, TO_DEV(copy_batch)),
-    TAKEN(h2d_registered, registered, TO_DEV(copy_async)),
-    LANDS(host_func, pinned, .launch = call_fn),
-    LANDS(callback, pinned, .launch = call_cb),
-    RIGHT(elapsed, .setup = pinned),
-    AUTO_END,
-};
-/* clang-format on */
-
-int main(int argc, char **argv)
-{
-    return auto_main(argc, argv, tests);
-}
+LANDS(d2h, pinned, TO_HOST(copy_async))
+LANDS(d2h_default, pinned, .copy = copy_async, .kind = cudaMemcpyDefault)
+LANDS(d2h_as_device, pinned, TO_HOST(copy_as_device))
+LANDS(d2h_driver, pinned, TO_HOST(copy_driver), .release = free_victim_driver)
+LANDS(d2h_thread, pinned, TO_HOST(copy_async), .release = free_victim_thread)
+LANDS(d2h_device, pinned, TO_HOST(copy_async), .release = free_victim_device)
+LANDS(d2h_green, pinned_green, TO_HOST(copy_async))
+LANDS(d2h_then_sync, pinned, .launch = to_host_and_sync)
+LANDS(d2h_after_sync, pinned, .launch = sync_and_to_host)
+LANDS(d2h_beside_capture, pinned, TO_HOST(copy_async), .release = free_beside_capture)
+LANDS(d2h_library, pinned_library, .launch = to_host_library)
+LANDS(d2h_2d, pinned, TO_HOST(copy_2d))
+LANDS(d2h_3d, pinned, TO_HOST(copy_3d))
+LANDS(d2h_batch, pinned, TO_HOST(copy_batch))
+LANDS(d2h_batch_3d, pinned, TO_HOST(copy_batch_3d))
+LANDS(d2h_legacy, pinned_legacy, TO_HOST(copy_async))
+LANDS(d2h_per_thread, pinned_per_thread, TO_HOST(copy_async))
+LANDS(d2h_registered, registered, TO_HOST(copy_async))
+LANDS(h2h, pinned, .launch = to_host_from_host)
+TAKEN(h2d, pinned, TO_DEV(copy_async))
+TAKEN(h2d_driver, pinned, TO_DEV(copy_driver))
+TAKEN(h2d_2d, pinned, TO_DEV(copy_2d))
+TAKEN(h2d_3d, pinned, TO_DEV(copy_3d))
+TAKEN(h2d_batch, pinned, TO_DEV(copy_batch))
+TAKEN(h2d_registered, registered, TO_DEV(copy_async))
+LANDS(host_func, pinned, .launch = call_fn)
+LANDS(callback, pinned, .launch = call_cb)

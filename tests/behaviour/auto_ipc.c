@@ -5,6 +5,7 @@
  * An importing copy of this program does as it is told over a pipe: it writes and reads the exporter's memory on its
  * own streams (auto.h). Which handles can be made and opened is in ipc.c.
  */
+#define AUTO_OWN_MAIN
 #include "auto.h"
 
 #define N (4 * BT_MIB)
@@ -175,7 +176,7 @@ static int import_main(char **argv)
  * The exporter frees a block that the importer still has, and gets memory again. Natively that is other memory, or at
  * least nothing that the importer can write.
  */
-static int late_importer(void)
+RIGHT(late_importer)
 {
     char *p, *q;
     int answer;
@@ -197,7 +198,7 @@ static int late_importer(void)
 }
 
 /* Here the exporter frees and takes many other blocks before the importer writes. */
-static int late_importer_busy(void)
+RIGHT(late_importer_busy)
 {
     char *p, *q[8];
     long bad = 0;
@@ -227,7 +228,7 @@ static int late_importer_busy(void)
 }
 
 /* The importer's cudaFree of memory of its own waits for its write to the exporter's. */
-static int importer_free(void)
+HAZARD(importer_free)
 {
     int answer;
     long bad;
@@ -256,7 +257,7 @@ static int exporter_read(const char *w, size_t n, int byte)
     return answer == byte ? 0 : WRONG("the importer read %d instead of %d", answer, byte);
 }
 
-static int exporter_free(void)
+HAZARD(exporter_free)
 {
     char *w;
     int rc;
@@ -279,7 +280,7 @@ static int fill_by_importer(char *u, size_t n, int byte)
     return importer_start();
 }
 
-static int fresh_export(void)
+HAZARD(fresh_export)
 {
     int rc;
 
@@ -291,22 +292,11 @@ static int fresh_export(void)
     return rc;
 }
 
-/* clang-format off */
-static const struct auto_test tests[] = {
-    RIGHT(late_importer),
-    RIGHT(late_importer_busy),
-    HAZARD(importer_free),
-    HAZARD(exporter_free),
-    HAZARD(fresh_export),
-    AUTO_END,
-};
-/* clang-format on */
-
 int main(int argc, char **argv)
 {
     if (argc >= 4 && strcmp(argv[1], "--import") == 0) {
         auto_expect_wrong = argc > 4;
         return import_main(argv);
     }
-    return auto_main(argc, argv, tests);
+    return auto_main(argc, argv);
 }

@@ -139,7 +139,7 @@ static int launch_recaptured(void)
 }
 
 /* A capture begun anew is not disturbed by frees and requests meanwhile. */
-static int recapture(void)
+RIGHT(recapture)
 {
     CUresult (*begin)(CUstream, CUstreamCaptureMode, CUgraph, void *, void *);
     CUgraph g, same;
@@ -213,35 +213,21 @@ static int set_2d32_plain(char *u, size_t n, int byte)
 }
 
 /* A race that has to come out right with ordered, too: CUDA orders such a copy with the work of both devices. */
-#define ORDERED(name_, write_)                                                                                         \
-    {                                                                                                                  \
-        .name = #name_, .fn = auto_race_row, .write = (write_)                                                         \
-    }
+#define ORDERED(name_, write_) AUTO_ADD(name_, .fn = auto_race_row, .write = (write_))
 
-/* clang-format off */
-static const struct auto_test tests[] = {
-    LANDS(host_copy, pinned, TO_HOST(copy_with)),
-    LANDS(host_copy_3d, pinned, TO_HOST(copy_3d_with)),
-    LANDS(host_function, pinned, .launch = launch_function),
-    LANDS(host_node, pinned, TO_HOST(copy_node)),
-    LANDS(host_node_batch, pinned, TO_HOST(copy_node_batch)),
-    LANDS(host_changed_node, pinned, .launch = launch_changed_node),
-    LANDS(host_recaptured, pinned, .launch = launch_recaptured),
-    RIGHT(recapture),
-    FAR_RACE(peer_put_with, copy_with, cudaMemcpyDefault),
-    FAR_RACE(peer_put_3d_with, copy_3d_with, cudaMemcpyDefault),
-    FAR_RACE(peer_put_node, copy_node, cudaMemcpyDefault),
-    FAR_RACE(peer_put_node_batch, copy_node_batch, cudaMemcpyDefault),
-    ORDERED(peer_put_plain, put_plain),
-    ORDERED(peer_put_3d_plain, put_3d_plain),
-    RACE(peer_set_2d_plain, set_2d_plain),
-    RACE(peer_set_2d16_plain, set_2d16_plain),
-    RACE(peer_set_2d32_plain, set_2d32_plain),
-    AUTO_END,
-};
-/* clang-format on */
-
-int main(int argc, char **argv)
-{
-    return auto_main(argc, argv, tests);
-}
+LANDS(host_copy, pinned, TO_HOST(copy_with))
+LANDS(host_copy_3d, pinned, TO_HOST(copy_3d_with))
+LANDS(host_function, pinned, .launch = launch_function)
+LANDS(host_node, pinned, TO_HOST(copy_node))
+LANDS(host_node_batch, pinned, TO_HOST(copy_node_batch))
+LANDS(host_changed_node, pinned, .launch = launch_changed_node)
+LANDS(host_recaptured, pinned, .launch = launch_recaptured)
+FAR_RACE(peer_put_with, copy_with, cudaMemcpyDefault)
+FAR_RACE(peer_put_3d_with, copy_3d_with, cudaMemcpyDefault)
+FAR_RACE(peer_put_node, copy_node, cudaMemcpyDefault)
+FAR_RACE(peer_put_node_batch, copy_node_batch, cudaMemcpyDefault)
+ORDERED(peer_put_plain, put_plain)
+ORDERED(peer_put_3d_plain, put_3d_plain)
+RACE(peer_set_2d_plain, set_2d_plain)
+RACE(peer_set_2d16_plain, set_2d16_plain)
+RACE(peer_set_2d32_plain, set_2d32_plain)

@@ -86,25 +86,15 @@ static int from_alias(void)
     return 0;
 }
 
-/* clang-format off */
-static const struct auto_test tests[] = {
-    LANDS(value_mapped, mapped, .launch = write_value_32, .n = 4),
-    LANDS(value_pinned, unmapped, .launch = write_value_32, .n = 4),
-    LANDS(value_64, unmapped, .launch = write_value_64, .n = 8),
-    LANDS(value_batch, unmapped, .launch = write_batch, .n = 4),
-    LANDS(mapped_set, mapped, .launch = set_alias),
-    LANDS(mapped_copy, mapped, .launch = copy_alias),
-    TAKEN(mapped_source, mapped, .launch = from_alias),
-    LANDS(mapped_registered_set, mapped_registered, .launch = set_alias),
-    LANDS(pinned_set, unmapped, .launch = set_alias),
-    LANDS(managed_set, managed, .launch = set_alias),
-    LANDS(managed_copy, managed, .launch = copy_alias),
-    TAKEN(managed_source, managed, .launch = from_alias),
-    AUTO_END,
-};
-/* clang-format on */
-
-int main(int argc, char **argv)
-{
-    return auto_main(argc, argv, tests);
-}
+LANDS(value_mapped, mapped, .launch = write_value_32, .n = 4)
+LANDS(value_pinned, unmapped, .launch = write_value_32, .n = 4)
+LANDS(value_64, unmapped, .launch = write_value_64, .n = 8)
+LANDS(value_batch, unmapped, .launch = write_batch, .n = 4)
+LANDS(mapped_set, mapped, .launch = set_alias)
+LANDS(mapped_copy, mapped, .launch = copy_alias)
+TAKEN(mapped_source, mapped, .launch = from_alias)
+LANDS(mapped_registered_set, mapped_registered, .launch = set_alias)
+LANDS(pinned_set, unmapped, .launch = set_alias)
+LANDS(managed_set, managed, .launch = set_alias)
+LANDS(managed_copy, managed, .launch = copy_alias)
+TAKEN(managed_source, managed, .launch = from_alias)

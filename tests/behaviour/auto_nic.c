@@ -90,21 +90,11 @@ static int dmabuf_put(char *u, size_t n, int byte)
     return 0;
 }
 
-/* clang-format off */
-static const struct auto_test tests[] = {
-    RACE(uct_receive, receive, .setup = library, .object = "libuct_standin.so"),
-    STALE(uct_send, transmit, .setup = library, .object = "libuct_standin.so"),
-    RACE(mca_receive, receive, .setup = library, .object = "mca_standin.so"),
-    STALE(mca_send, transmit, .setup = library, .object = "mca_standin.so"),
-    RACE(mpi_receive, receive, .setup = library, .object = "libmpi_standin.so"),
-    STALE(mpi_send, transmit, .setup = library, .object = "libmpi_standin.so"),
-    RACE(sync_memops, sync_memops_put, .setup = card),
-    RACE(dmabuf, dmabuf_put, .setup = card),
-    AUTO_END,
-};
-/* clang-format on */
-
-int main(int argc, char **argv)
-{
-    return auto_main(argc, argv, tests);
-}
+RACE(uct_receive, receive, .setup = library, .object = "libuct_standin.so")
+STALE(uct_send, transmit, .setup = library, .object = "libuct_standin.so")
+RACE(mca_receive, receive, .setup = library, .object = "mca_standin.so")
+STALE(mca_send, transmit, .setup = library, .object = "mca_standin.so")
+RACE(mpi_receive, receive, .setup = library, .object = "libmpi_standin.so")
+STALE(mpi_send, transmit, .setup = library, .object = "libmpi_standin.so")
+RACE(sync_memops, sync_memops_put, .setup = card)
+RACE(dmabuf, dmabuf_put, .setup = card)

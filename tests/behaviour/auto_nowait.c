@@ -8,7 +8,7 @@
 #include "auto_debts.h"
 
 /* An event that is recorded after a cudaFree is not complete. */
-static int elapsed_later(void)
+RIGHT(elapsed_later, .setup = pinned)
 {
     cudaEvent_t begin, end;
     float ms;
@@ -31,7 +31,7 @@ static int elapsed_later(void)
  * A cudaFree of another thread makes this one not wait. Here, natively, that cudaFree is still waiting when this thread
  * asks, and the device waits for this thread.
  */
-static int elapsed_other_thread(void)
+RIGHT(elapsed_other_thread, .setup = pinned)
 {
     struct bt_thread thread;
     cudaEvent_t begin, end;
@@ -146,21 +146,9 @@ static int paid(void)
     return 0;
 }
 
-/* clang-format off */
-static const struct auto_test tests[] = {
-    RIGHT(elapsed_later, .setup = pinned),
-    RIGHT(elapsed_other_thread, .setup = pinned),
-    {.name = "flag_mapped", .fn = behind_flag, .setup = pinned, .launch = begin_mapped},
-    {.name = "flag_managed", .fn = behind_flag, .setup = pinned, .launch = begin_managed},
-    {.name = "flag_export", .fn = behind_flag, .setup = pinned, .launch = begin_export},
-    {.name = "ordered_device", .fn = ordered, .setup = pinned, .launch = device_only},
-    {.name = "ordered_graph", .fn = ordered, .setup = pinned, .captured = device_only},
-    {.name = "ordered_again", .fn = ordered, .setup = paid, .launch = device_only},
-    AUTO_END,
-};
-/* clang-format on */
-
-int main(int argc, char **argv)
-{
-    return auto_main(argc, argv, tests);
-}
+AUTO_ADD(flag_mapped, .fn = behind_flag, .setup = pinned, .launch = begin_mapped)
+AUTO_ADD(flag_managed, .fn = behind_flag, .setup = pinned, .launch = begin_managed)
+AUTO_ADD(flag_export, .fn = behind_flag, .setup = pinned, .launch = begin_export)
+AUTO_ADD(ordered_device, .fn = ordered, .setup = pinned, .launch = device_only)
+AUTO_ADD(ordered_graph, .fn = ordered, .setup = pinned, .captured = device_only)
+AUTO_ADD(ordered_again, .fn = ordered, .setup = paid, .launch = device_only)

@@ -155,7 +155,7 @@ static int free_waits(void)
  * Memory of device 1 that is mapped for device 0, too: no call shows what device 0's kernels do with it, and its
  * cudaFree waits for that.
  */
-static int peer_mapped(void)
+HAZARD(peer_mapped)
 {
     const CUmemAllocationProp where = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                        .location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
@@ -183,7 +183,7 @@ static int peer_mapped(void)
 }
 
 /* So does one beside memory that the driver pools and that both devices may use. */
-static int peer_pooled(void)
+HAZARD(peer_pooled)
 {
     CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -200,7 +200,7 @@ static int peer_pooled(void)
 }
 
 /* Memory of device 0 that is freed when a stream of device 1 comes there, which is still to write it. */
-static int peer_free_async(void)
+RIGHT(peer_free_async)
 {
     const size_t n = 4 * BT_MIB;
     char *p, *q, *x;
@@ -228,7 +228,7 @@ static int peer_free_async(void)
 }
 
 /* Such a stream may also wait for the host to do something after the free. */
-static int peer_free_async_waiting(void)
+RIGHT(peer_free_async_waiting)
 {
     unsigned int *go;
     char *p;
@@ -308,7 +308,7 @@ static int copy_beside_switch(char *u, size_t n, int byte)
 }
 
 /* Memory that is not of cudaMalloc. */
-static int peer_fetch_pitch(void)
+HAZARD(peer_fetch_pitch, .copy = peer_get)
 {
     size_t pitch;
     char *w;
@@ -319,7 +319,7 @@ static int peer_fetch_pitch(void)
 }
 
 /* Device 0 writes memory of device 1 late, and its cudaFree waits for that. */
-static int peer_push(void)
+HAZARD(peer_push)
 {
     const size_t n = 4 * BT_MIB;
     cudaStream_t a;
@@ -356,7 +356,7 @@ static int peer_push(void)
  * Work of device 0, launched after a cudaFree, waits for a flag that a peer copy sets. Natively the copy does not wait
  * for it.
  */
-static int peer_flag(void)
+RIGHT(peer_flag, .copy = peer_put)
 {
     cudaStream_t a;
     char *flag, *x;
@@ -374,38 +374,21 @@ static int peer_flag(void)
     return 0;
 }
 
-/* clang-format off */
-static const struct auto_test tests[] = {
-    FAR_RACE(peer_copy, peer_put, cudaMemcpyDefault),
-    FAR_RACE(peer_copy_uva, copy_async, cudaMemcpyDefault),
-    FAR_RACE(peer_copy_d2d, copy_async, cudaMemcpyDeviceToDevice),
-    FAR_RACE(peer_copy_not_current, not_current, cudaMemcpyDefault),
-    FAR_RACE(peer_copy_2d, copy_2d, cudaMemcpyDefault),
-    FAR_RACE(peer_copy_3d, peer_3d, cudaMemcpyDefault),
-    FAR_RACE(peer_copy_batch, copy_batch, cudaMemcpyDefault),
-    FAR_RACE(peer_copy_graph, captured, cudaMemcpyDefault),
-    FAR_RACE(peer_copy_graph_node, node, cudaMemcpyDefault),
-    FAR_RACE(peer_copy_changed_node, changed_node, cudaMemcpyDefault),
-    FAR_RACE(peer_copy_any_node, any_node, cudaMemcpyDefault),
-    FAR_RACE(peer_copy_any_changed_node, any_changed_node, cudaMemcpyDefault),
-    FAR_RACE(peer_copy_batch_3d, copy_batch_3d, cudaMemcpyDefault),
-    RACE(peer_copy_beside_capture, copy_beside_capture, .copy = peer_put),
-    RACE(peer_copy_beside_switch, copy_beside_switch, .copy = peer_put),
-    RACE(peer_access, set_by_access),
-    HAZARD(peer_mapped),
-    HAZARD(peer_pooled),
-    RIGHT(peer_free_async),
-    RIGHT(peer_free_async_waiting),
-    FAR_STALE(peer_fetch, peer_get, cudaMemcpyDefault),
-    FAR_STALE(peer_fetch_uva, copy_async, cudaMemcpyDefault),
-    HAZARD(peer_fetch_pitch, .copy = peer_get),
-    HAZARD(peer_push),
-    RIGHT(peer_flag, .copy = peer_put),
-    AUTO_END,
-};
-/* clang-format on */
-
-int main(int argc, char **argv)
-{
-    return auto_main(argc, argv, tests);
-}
+FAR_RACE(peer_copy, peer_put, cudaMemcpyDefault)
+FAR_RACE(peer_copy_uva, copy_async, cudaMemcpyDefault)
+FAR_RACE(peer_copy_d2d, copy_async, cudaMemcpyDeviceToDevice)
+FAR_RACE(peer_copy_not_current, not_current, cudaMemcpyDefault)
+FAR_RACE(peer_copy_2d, copy_2d, cudaMemcpyDefault)
+FAR_RACE(peer_copy_3d, peer_3d, cudaMemcpyDefault)
+FAR_RACE(peer_copy_batch, copy_batch, cudaMemcpyDefault)
+FAR_RACE(peer_copy_graph, captured, cudaMemcpyDefault)
+FAR_RACE(peer_copy_graph_node, node, cudaMemcpyDefault)
+FAR_RACE(peer_copy_changed_node, changed_node, cudaMemcpyDefault)
+FAR_RACE(peer_copy_any_node, any_node, cudaMemcpyDefault)
+FAR_RACE(peer_copy_any_changed_node, any_changed_node, cudaMemcpyDefault)
+FAR_RACE(peer_copy_batch_3d, copy_batch_3d, cudaMemcpyDefault)
+RACE(peer_copy_beside_capture, copy_beside_capture, .copy = peer_put)
+RACE(peer_copy_beside_switch, copy_beside_switch, .copy = peer_put)
+RACE(peer_access, set_by_access)
+FAR_STALE(peer_fetch, peer_get, cudaMemcpyDefault)
+FAR_STALE(peer_fetch_uva, copy_async, cudaMemcpyDefault)

@@ -64,7 +64,7 @@ static int waits(void)
     return 0;
 }
 
-static int export_handle(void)
+HAZARD(export_handle)
 {
     const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
@@ -93,7 +93,7 @@ static int pitched(CUdeviceptr *ret_ptr)
     return 0;
 }
 
-static int ipc_of_pitched(void)
+HAZARD(ipc_of_pitched)
 {
     CUipcMemHandle handle;
     CUdeviceptr p;
@@ -103,7 +103,7 @@ static int ipc_of_pitched(void)
     return waits();
 }
 
-static int dmabuf_of_pitched(void)
+HAZARD(dmabuf_of_pitched)
 {
     CUdeviceptr p;
     int rc, fd;
@@ -117,7 +117,7 @@ static int dmabuf_of_pitched(void)
     return waits();
 }
 
-static int sync_memops_of_pitched(void)
+HAZARD(sync_memops_of_pitched)
 {
     unsigned int on = 1;
     CUdeviceptr p;
@@ -131,7 +131,7 @@ static int sync_memops_of_pitched(void)
 
 /* A fill of memory that is not the pool's, before the pool has seen the context; of the other device's, by its own
  * stream, while this one's context is current. */
-static int fill_before(void)
+RIGHT(fill_before)
 {
     int devices = 0;
     size_t pitch;
@@ -164,7 +164,7 @@ static int fill_before(void)
 }
 
 /* A fill of another device's memory is a reason, for both devices. */
-static int fill_far_before(void)
+HAZARD(fill_far_before)
 {
     size_t pitch;
     void *p;
@@ -183,7 +183,7 @@ static int fill_far_before(void)
 }
 
 /* A pool of the device's memory, flags of a context that say nothing of others, access for a part of the own device. */
-static int no_reason(void)
+RIGHT(no_reason)
 {
     const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
@@ -206,22 +206,4 @@ static int no_reason(void)
     OK(cuMemSetAccess(p, 2 * BT_MIB, &own, 1));
     TRY(free_waited(&waited, 10000000));
     return waited ? BT_FAIL("cudaFree waited without a reason") : 0;
-}
-
-/* clang-format off */
-static const struct auto_test tests[] = {
-    HAZARD(export_handle),
-    HAZARD(ipc_of_pitched),
-    HAZARD(dmabuf_of_pitched),
-    HAZARD(sync_memops_of_pitched),
-    RIGHT(fill_before),
-    HAZARD(fill_far_before),
-    RIGHT(no_reason),
-    AUTO_END,
-};
-/* clang-format on */
-
-int main(int argc, char **argv)
-{
-    return auto_main(argc, argv, tests);
 }

@@ -162,7 +162,7 @@ static int replaced(void)
 }
 
 /* The wait disturbs no capture that has begun since the free. */
-static int replaced_beside_capture(void)
+HAZARD(replaced_beside_capture, .setup = setup)
 {
     cudaStream_t captured;
     cudaGraph_t graph;
@@ -181,7 +181,7 @@ static int replaced_beside_capture(void)
 }
 
 /* Nothing waits for work that was launched after the last free, or where nothing was freed. */
-static int destroyed_beside_work(void)
+RIGHT(destroyed_beside_work, .setup = setup)
 {
     cudaError_t busy;
 
@@ -203,7 +203,7 @@ static int destroyed_beside_work(void)
 }
 
 /* With CUPOOL_HOST_POOL=1 a free of pinned memory does not wait either. */
-static int replaced_after_pinned_free(void)
+RIGHT(replaced_after_pinned_free, .setup = setup)
 {
     OK(cudaMallocHost(&victim, 1000));
     TRY(bt_fill(out, N, 0));
@@ -215,19 +215,6 @@ static int replaced_after_pinned_free(void)
     return fetched_first();
 }
 
-/* clang-format off */
-static const struct auto_test tests[] = {
-    {.name = "own_free", .fn = replaced, .hazard = true, .setup = setup, .release = free_here},
-    {.name = "free_of_thread", .fn = replaced, .hazard = true, .setup = setup, .release = free_in_thread},
-    {.name = "free_far", .fn = replaced, .hazard = true, .setup = setup_far, .release = free_far},
-    HAZARD(replaced_beside_capture, .setup = setup),
-    RIGHT(destroyed_beside_work, .setup = setup),
-    RIGHT(replaced_after_pinned_free, .setup = setup),
-    AUTO_END,
-};
-/* clang-format on */
-
-int main(int argc, char **argv)
-{
-    return auto_main(argc, argv, tests);
-}
+AUTO_ADD(own_free, .fn = replaced, .hazard = true, .setup = setup, .release = free_here)
+AUTO_ADD(free_of_thread, .fn = replaced, .hazard = true, .setup = setup, .release = free_in_thread)
+AUTO_ADD(free_far, .fn = replaced, .hazard = true, .setup = setup_far, .release = free_far)

@@ -157,8 +157,3 @@ BT_TEST(churn)
     LAST(cudaSuccess);
     return 0;
 }
-
-int main(int argc, char **argv)
-{
-    return bt_main(argc, argv);
-}

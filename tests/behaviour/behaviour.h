@@ -340,4 +340,16 @@ BT_UNUSED static int bt_main(int argc, char **argv)
     return failed || !found ? 1 : passed ? 0 : BT_SKIP;
 }
 
+/* A program may define BT_BEGIN, done before the tests; or BT_OWN_MAIN, and a main of its own. */
+#ifndef BT_BEGIN
+#define BT_BEGIN() (void)0
+#endif
+#ifndef BT_OWN_MAIN
+int main(int argc, char **argv)
+{
+    BT_BEGIN();
+    return bt_main(argc, argv);
+}
+#endif
+
 #endif

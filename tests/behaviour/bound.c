@@ -251,8 +251,3 @@ BT_TEST(random_threads)
         rc = bt_thread_join(&threads[i]) ? 1 : rc;
     return rc ? rc : end();
 }
-
-int main(int argc, char **argv)
-{
-    return bt_main(argc, argv);
-}

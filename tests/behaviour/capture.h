@@ -6,6 +6,7 @@
 #ifndef BEHAVIOUR_CAPTURE_H
 #define BEHAVIOUR_CAPTURE_H
 
+#define BT_OWN_MAIN
 #include "behaviour.h"
 
 #define N ((size_t)64 << 10)

@@ -8,6 +8,7 @@
 #ifndef BEHAVIOUR_CAPTURE_RACE_H
 #define BEHAVIOUR_CAPTURE_RACE_H
 
+#define BT_OWN_MAIN
 #include "behaviour.h"
 
 #include <stdatomic.h>

@@ -234,6 +234,42 @@ BT_TEST(fresh_thread_free_async)
     return bt_usable(N);
 }
 
+struct fresh {
+    void *block;
+    cudaStream_t stream; /* NULL: make a handle of the block */
+};
+
+static int thread_runtime_fn(void *arg)
+{
+    const struct fresh *fresh = arg;
+    cudaIpcMemHandle_t handle;
+    CUcontext now;
+
+    if (fresh->stream)
+        OK(cudaFreeAsync(fresh->block, fresh->stream));
+    else
+        OK(cudaIpcGetMemHandle(&handle, fresh->block));
+    OK(cuCtxGetCurrent(&now));
+    CHECK(now);
+    return 0;
+}
+
+/* The runtime makes a context current for a thread that has none, also where a stream or a block names one. */
+BT_TEST(fresh_thread_runtime)
+{
+    struct fresh fresh = {0};
+    struct bt_thread t;
+
+    OK(cudaMalloc(&fresh.block, N));
+    TRY(bt_thread_start(&t, thread_runtime_fn, &fresh));
+    TRY(bt_thread_join(&t));
+    OK(cudaStreamCreate(&fresh.stream));
+    TRY(bt_thread_start(&t, thread_runtime_fn, &fresh));
+    TRY(bt_thread_join(&t));
+    OK(cudaStreamDestroy(fresh.stream));
+    return bt_usable(N);
+}
+
 /*
  * Memory of a green context comes from the driver, each time. A free on its stream, for which the frees of the memory's
  * context wait anyhow, is like one on any stream: the block serves again.
@@ -312,9 +348,4 @@ BT_TEST(green_contexts)
 #else
     SKIP("needs CUDA 12.5");
 #endif
-}
-
-int main(int argc, char **argv)
-{
-    return bt_main(argc, argv);
 }

@@ -227,8 +227,3 @@ BT_TEST(second_context)
     OK(cuCtxSetCurrent(before));
     return 0;
 }
-
-int main(int argc, char **argv)
-{
-    return crowd_main(argc, argv);
-}

@@ -3,12 +3,13 @@
  * crowd.h - nearly the whole card was in use and has been freed; now another call or another process wants it. For
  * crowd.c and idle.c.
  *
- * CUPOOL_DECAY is 1 here, unless the environment says otherwise (crowd_main sets it and starts the program anew).
+ * CUPOOL_DECAY is 1 here, unless the environment says otherwise (main sets it and starts the program anew).
  * Memory counts per process on the simulated GPU, so tests with two processes are skipped there.
  */
 #ifndef BEHAVIOUR_CROWD_H
 #define BEHAVIOUR_CROWD_H
 
+#define BT_OWN_MAIN
 #include "behaviour.h"
 
 #include <spawn.h>
@@ -160,7 +161,7 @@ BT_UNUSED static int child(const char *what, size_t n, size_t *ret_number)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-BT_UNUSED static int crowd_main(int argc, char **argv)
+int main(int argc, char **argv)
 {
     size_t total;
 

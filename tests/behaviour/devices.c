@@ -183,8 +183,3 @@ BT_TEST(reset_busy)
     OK(cudaDeviceReset());
     return bt_usable(1 << 20);
 }
-
-int main(int argc, char **argv)
-{
-    return bt_main(argc, argv);
-}

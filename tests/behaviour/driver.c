@@ -5,6 +5,7 @@
  * The tests call cuMemAlloc and cuMemFree linked, through both arities of cuGetProcAddress and through dlsym, mixed
  * with each other and with the runtime's. Contexts are in contexts.c.
  */
+#define BT_BEGIN() cudaFree(NULL)
 #include "behaviour.h"
 
 #include <dlfcn.h>
@@ -434,10 +435,4 @@ BT_TEST(unmap_after_pinned_free)
 BT_TEST(unmap_alone_after_free)
 {
     return goes_after_free(take_mapped, give_mapped_part);
-}
-
-int main(int argc, char **argv)
-{
-    cudaFree(NULL);
-    return bt_main(argc, argv);
 }

@@ -12,6 +12,7 @@
  * Usage: fill_up [--ops N] [--seed X] [--per-mille P] [--free BYTES] [--pattern NAME]
  * Exit: 0 all served, 1 refused or foreign bytes, 2 a call failed that has to succeed.
  */
+#define BT_OWN_MAIN
 #include "behaviour.h"
 
 #define PAGE       (2 * BT_MIB)

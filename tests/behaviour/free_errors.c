@@ -205,8 +205,3 @@ BT_TEST(host_function)
     OK(cudaStreamDestroy(s));
     return 0;
 }
-
-int main(int argc, char **argv)
-{
-    return bt_main(argc, argv);
-}

@@ -206,8 +206,3 @@ BT_TEST(idle_behind_wait)
     GIVEN_BACK();
     return 0;
 }
-
-int main(int argc, char **argv)
-{
-    return crowd_main(argc, argv);
-}

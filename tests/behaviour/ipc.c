@@ -5,6 +5,7 @@
  * The tests export here, import in a copy of this program, and compare the bytes; preloaded, both processes are. IPC
  * of events and of cudaMallocAsync pools is not tested.
  */
+#define BT_OWN_MAIN
 #include "behaviour.h"
 
 #include <sys/wait.h>

@@ -5,6 +5,7 @@
  * Each test runs a scenario in a fresh copy of this program (argv: --scenario NAME) and looks at its exit. It does not
  * check the answers of cudaFree while the process goes, only that the process ends in peace.
  */
+#define BT_OWN_MAIN
 #include "behaviour.h"
 
 #include <sys/wait.h>

@@ -6,6 +6,7 @@
  * cudaMalloc and by all other calls. On a large device one block first takes most of the memory, so that
  * BEHAVIOUR_MAX_MEM (4 GiB) are left. The tests do not check how much a pool keeps.
  */
+#define BT_BEGIN() cudaFree(NULL)
 #include "behaviour.h"
 
 #define BLOCKS 512
@@ -293,10 +294,4 @@ BT_TEST(freed_before_capture)
     OK(cudaDeviceSynchronize());
     TRY(served_beside_capture(cudaStreamCaptureModeThreadLocal, avail - PIECES * piece / 2));
     return end();
-}
-
-int main(int argc, char **argv)
-{
-    cudaFree(NULL);
-    return bt_main(argc, argv);
 }

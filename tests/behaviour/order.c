@@ -273,8 +273,3 @@ BT_TEST(threads)
         OK(cudaStreamDestroy(flow[i].stream));
     return rc;
 }
-
-int main(int argc, char **argv)
-{
-    return bt_main(argc, argv);
-}

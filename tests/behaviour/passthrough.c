@@ -247,8 +247,3 @@ BT_TEST(others_frees)
         TRY(freed_past(32 * BT_MIB, 1 + i / 2, i % 2));
     return 0;
 }
-
-int main(int argc, char **argv)
-{
-    return bt_main(argc, argv);
-}

@@ -135,8 +135,3 @@ BT_TEST(copies_alone)
     LAST(cudaSuccess);
     return 0;
 }
-
-int main(int argc, char **argv)
-{
-    return bt_main(argc, argv);
-}

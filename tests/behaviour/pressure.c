@@ -6,6 +6,7 @@
  * divide well, and how much a capture kept back. They use at most 512 MiB; a block that stays takes the rest.
  * Fragmentation is in oom.c.
  */
+#define BT_BEGIN() cudaFree(NULL)
 #include "behaviour.h"
 
 #define BLOCKS 20000
@@ -119,10 +120,4 @@ BT_TEST(freed_in_capture)
         TRY(end());
     }
     return 0;
-}
-
-int main(int argc, char **argv)
-{
-    cudaFree(NULL);
-    return bt_main(argc, argv);
 }

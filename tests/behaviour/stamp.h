@@ -7,6 +7,7 @@
 #ifndef BEHAVIOUR_STAMP_H
 #define BEHAVIOUR_STAMP_H
 
+#define BT_OWN_MAIN
 #include "behaviour.h"
 
 #include <stdatomic.h>

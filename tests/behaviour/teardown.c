@@ -8,6 +8,7 @@
  *
  * The order of the tests matters: see looked_up_reset.
  */
+#define BT_BEGIN() alarm(100) /* a hang is a failure, too */
 #include "behaviour.h"
 
 #include <stdatomic.h>
@@ -348,10 +349,4 @@ BT_TEST(looked_up_detach)
         OK(cuMemFree(p));
     }
     return bt_usable(N);
-}
-
-int main(int argc, char **argv)
-{
-    alarm(100); /* a hang is a failure, too */
-    return bt_main(argc, argv);
 }

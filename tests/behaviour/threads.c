@@ -132,8 +132,3 @@ BT_TEST(short_lived)
     }
     return 0;
 }
-
-int main(int argc, char **argv)
-{
-    return bt_main(argc, argv);
-}

@@ -10,6 +10,7 @@
  * turns --other: the other process, with the same preload. It reads letters from stdin and answers each with one: 't'
  * takes its part and frees it, 'w' frees it while the device is at work.
  */
+#define BT_OWN_MAIN
 #include "behaviour.h"
 
 #include <spawn.h>

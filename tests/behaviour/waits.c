@@ -158,8 +158,3 @@ BT_TEST(own_work)
             OK(cudaFree(blocks[i]));
     return 0;
 }
-
-int main(int argc, char **argv)
-{
-    return bt_main(argc, argv);
-}

@@ -29,8 +29,9 @@ BIN = Path(os.environ["E2E_BIN"])
 SOURCE = Path(os.environ["E2E_SOURCE"])
 HEADERS = os.environ["E2E_HEADERS"]
 SANITIZE = os.environ.get("E2E_SANITIZE", "none")
+COVERAGE = os.environ.get("E2E_COVERAGE") == "true"
 # Of what a process may do, prints or holds at its exit: with gcc's counters, it writes files then.
-not_with_coverage = unittest.skipIf(os.environ.get("E2E_COVERAGE") == "true", "the counters of coverage are written at exit")
+not_with_coverage = unittest.skipIf(COVERAGE, "the counters of coverage are written at exit")
 sys.path.insert(0, str(SOURCE / "tests" / "scripts"))
 import tool  # noqa: E402
 from tool import TOOL as TRACE_TOOL  # noqa: E402,F401
@@ -154,6 +155,31 @@ class Case(unittest.TestCase):
         if rc is not None:
             self.assertEqual(result.rc, rc, f"{[str(a) for a in args]}\n{result.out}{result.err}")
         return result
+
+    def wait_for(self, what: "Callable[[], T]", name: str = "") -> "T":
+        """Until it is true. A wait in vain is a failure."""
+        limit = time.monotonic() + TIMEOUT
+        while not (found := what()):
+            self.assertLess(time.monotonic(), limit, f"no {name}")
+            time.sleep(0.005)
+        return found
+
+    def running(self, *words: str, then: "Callable[[subprocess.Popen[str], Path], None]", rc: int = 0, stderr: int = subprocess.PIPE,
+                **env: str) -> "tuple[str, str, Path]":
+        """Start report.c's program, wait for its word "ready", do something to it, let it go on past "await:go"; its output, errors,
+        folder."""
+        cwd = self.folder()
+        child = subprocess.Popen([BIN / "report_shared", *words], env=self.env(**env), cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=stderr)
+        try:
+            self.wait_for(lambda: (cwd / "ready").exists() or child.poll() is not None, "ready")
+            then(child, cwd)
+            (cwd / "go").touch()
+            out, err = child.communicate(timeout=TIMEOUT)
+        finally:
+            child.kill()
+            child.wait()
+        self.assertEqual(child.returncode, rc, out + (err or ""))
+        return out, err or "", cwd
 
     def assert_quick(self, seconds: float, run: "Callable[[], T]") -> "T":
         """It waits for nothing that long: of some tries one is quicker, however busy the machine is."""

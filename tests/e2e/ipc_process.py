@@ -110,11 +110,11 @@ class Base(Case):
             time.sleep(0.005)
         self.assertEqual(got, want, command)
 
-    def wait_for_descriptors(self, process: Process, most: int) -> None:
+    def wait_for_at_most(self, process: Process, command: str, most: int) -> None:
         limit = time.monotonic() + TIMEOUT
-        while process("fds") > most and time.monotonic() < limit:
+        while (got := process(command)) > most and time.monotonic() < limit:
             time.sleep(0.005)
-        self.assertLessEqual(process("fds"), most)
+        self.assertLessEqual(got, most, command)
 
 
 class Server(Process):

@@ -4,6 +4,7 @@ or talk nonsense to the library.
 """
 from __future__ import annotations
 
+import ast
 import json
 import os
 import random
@@ -76,6 +77,10 @@ class Commands(Base):
         self.assertRegex(self.ctl("stats", f"--pid={a.pid}").stdout, r"allocs +2\n")
         self.assertEqual(json.loads(self.ctl("list", "--json", f"--pid={a.pid}", "--device=0").stdout)[0]["pid"], a.pid)
         self.assertIn("does not use this device", self.ctl("list", f"--pid={a.pid}", "--device=1", rc=1).stderr)
+        for to, why in (("1>/dev/full", "No space left on device"), ("1>&-", "Bad file descriptor")):
+            done = subprocess.run(["sh", "-c", f"exec {to}; exec \"$@\"", "sh", sys.executable, str(CTL), f"--dir={self.dir}", "list"],
+                                  env=self.env(None), stderr=subprocess.PIPE, text=True, timeout=TIMEOUT)
+            self.assertEqual((done.returncode, done.stderr), (1, f"cupool-ctl: standard output: {why}\n"))
 
     def test_trim_and_limit(self) -> None:
         a = self.start("alloc:600", "alloc:3000000", "free:1", "alloc:3000000", "free:2", CUPOOL_DECAY="off")
@@ -109,6 +114,8 @@ class Commands(Base):
         for words in ((), ("pause",), ("limit", "--all"), ("trim", "5", "--all"), ("list", "--pid=1", "--all"), ("sing",), ("limit", "x", "--all")):
             self.ctl(*words, rc=2)
         self.assertIn("Exit status: 0 done", self.ctl("--help").stdout)
+        old = ast.parse(CTL.read_text(), feature_version=(3, 6))
+        self.assertNotIn("__future__", [n.module for n in old.body if isinstance(n, ast.ImportFrom)])
         self.assertRegex(self.ctl("--version").stdout, r"^cupool-ctl \d+\.\d+\.\d+\n$")
         self.assertIn("No such file", self.ctl("list", rc=1).stderr)
         self.dir.mkdir(0o700)

@@ -14,7 +14,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from e2e import BIN, SANITIZE, SOURCE, Case, app
+from e2e import BIN, COVERAGE, SANITIZE, SOURCE, Case, app
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from cupool_trace.replay import Rank  # noqa: E402
@@ -24,9 +24,9 @@ TABLE = SOURCE / "docs" / "faults.md"
 
 # This many of the calls that a scenario makes of a function fail, one in each run.
 CALLS = 20
-# One in so many runs is made, and the first for each function: all of them with TEST_RUNS=2 or more,
-# and under a sanitizer what that leaves time for.
-STEP = max(1, 3 // int(os.environ.get("TEST_RUNS", "1"))) if SANITIZE == "none" else 9 if "thread" in SANITIZE else 3
+# One in so many runs is made, and the first for each function: all of them with TEST_RUNS=2 or more, fewer where each costs more and
+# shows what the others show.
+STEP = max(1, 3 // int(os.environ.get("TEST_RUNS", "1"))) if SANITIZE == "none" and not COVERAGE else 9
 # Unknown error, out of memory, an error of an earlier kernel, not permitted, the driver is going, capture. One for each run, in turn.
 CODES = [999, 2, 700, 800, 4, 900]
 KINDS = ["driver", "runtime"]

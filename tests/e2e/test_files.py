@@ -10,10 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import unittest
 from pathlib import Path
-from typing import Any, Callable
 
 from e2e import BIN, MIB, SOURCE, TIMEOUT, Case, Done, Trace, app
 
@@ -26,13 +24,6 @@ NAMED = {"CUPOOL_TRACE_FILE": "t.jsonl", "CUPOOL_STATS_FILE": "p.page"}
 class Base(Case):
     def run_in(self, cwd: Path, *words: str, **env: str) -> Done:
         return self.go(app("shared"), *(words or ("pid", "alloc:1:4096")), cwd=cwd, **{**NAMED, **env})
-
-    def wait_for(self, what: "Callable[[], object]") -> Any:
-        limit = time.monotonic() + TIMEOUT
-        while not (found := what()):
-            self.assertLess(time.monotonic(), limit)
-            time.sleep(0.01)
-        return found
 
     def begun(self, cwd: Path, *words: str) -> "subprocess.Popen[str]":
         """A process that has its files; it waits until "go" is there."""

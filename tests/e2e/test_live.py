@@ -18,7 +18,6 @@ import unittest.mock
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any, Callable
 
 from e2e import BIN, INFO, MIB, SANITIZE, SOURCE, TIMEOUT, TRACE_TOOL, Case, Trace, app, not_with_coverage, tool
 
@@ -34,27 +33,6 @@ class Base(Case):
     def page_of(self, cwd: Path) -> Page:
         [path] = [p for p in cwd.iterdir() if ".page" in p.name]
         return read_page(str(path))
-
-    def wait_for(self, what: "Callable[[], object]") -> Any:
-        limit = time.monotonic() + TIMEOUT
-        while not (found := what()):
-            self.assertLess(time.monotonic(), limit)
-            time.sleep(0.01)
-        return found
-
-    def running(self, *words: str, then: "Callable[[subprocess.Popen[str], Path], None]", **env: str) -> "tuple[int, Path]":
-        """Start the program, call then once it has said "ready", let it go on past "await:go"; exit code and folder."""
-        cwd = self.folder()
-        child = subprocess.Popen([REPORT, *words], env=self.env(**PAGE, **env), cwd=cwd, text=True, stdout=subprocess.DEVNULL)
-        try:
-            self.wait_for(lambda: (cwd / "ready").exists() or child.poll() is not None)
-            then(child, cwd)
-            (cwd / "go").touch()
-            child.wait(TIMEOUT)
-        finally:
-            child.kill()
-            child.wait()
-        return child.returncode, cwd
 
 
 class Contents(Base):
@@ -101,17 +79,17 @@ class Contents(Base):
             later = self.wait_for(lambda: (p := self.page_of(cwd)).seq > page.seq and p)
             self.assertGreaterEqual(later.updated, page.updated)
             self.assertLess(later.seq, 100)
-        code, cwd = self.running("alloc:4096", "churn:39:4096", "ready", "await:go", "churn:2:4096", then=then)
+        _, _, cwd = self.running("alloc:4096", "churn:39:4096", "ready", "await:go", "churn:2:4096", then=then, **PAGE)
         page = self.page_of(cwd)
-        self.assertEqual((code, page.ended, page.running(), page.devices[0]["allocs"]), (0, True, False, 42))
+        self.assertEqual((page.ended, page.running(), page.devices[0]["allocs"]), (True, False, 42))
 
     def test_killed(self) -> None:
         """The last update stays, and it does not say that the process has ended."""
         def then(child: "subprocess.Popen[str]", cwd: Path) -> None:
             self.wait_for(lambda: self.page_of(cwd).devices.get(0, {}).get("allocs") == 7)
-        code, cwd = self.running("many:7:4096", "ready", "await:go", "kill", then=then)
+        _, _, cwd = self.running("many:7:4096", "ready", "await:go", "kill", then=then, rc=-signal.SIGKILL, **PAGE)
         page = self.page_of(cwd)
-        self.assertEqual((code, page.ended, page.devices[0]["allocs"]), (-signal.SIGKILL, False, 7))
+        self.assertEqual((page.ended, page.devices[0]["allocs"]), (False, 7))
         self.assertEqual(page.devices[0]["live"], 7 * 4096)
 
     def test_none(self) -> None:
@@ -171,16 +149,15 @@ class Never(Base):
             [path] = [p for p in cwd.iterdir() if ".page" in p.name]
             os.truncate(path, 0)
             self.wait_for(lambda: path.stat().st_size)  # another update came
-        code, _ = self.running("alloc:4096", "ready", "await:go", "churn:5:4096", then=then)
-        self.assertEqual(code, 0)
+        self.running("alloc:4096", "ready", "await:go", "churn:5:4096", then=then, **PAGE)
 
     def test_a_removed_page_stays_removed(self) -> None:
         def then(child: "subprocess.Popen[str]", cwd: Path) -> None:
             [path] = [p for p in cwd.iterdir() if ".page" in p.name]
             path.unlink()
             time.sleep(1.2)
-        code, cwd = self.running("alloc:4096", "ready", "await:go", then=then)
-        self.assertEqual((code, [p for p in cwd.iterdir() if ".page" in p.name]), (0, []))
+        _, _, cwd = self.running("alloc:4096", "ready", "await:go", then=then, **PAGE)
+        self.assertEqual([p for p in cwd.iterdir() if ".page" in p.name], [])
 
     @unittest.skipIf("thread" in SANITIZE, "a program that closes a descriptor in use is a race by itself")
     def test_closed_descriptors(self) -> None:
@@ -212,7 +189,7 @@ class Reader(Base):
         super().setUp()
         def then(_: "subprocess.Popen[str]", cwd: Path) -> None:
             self.wait_for(lambda: self.page_of(cwd).devices.get(0, {}).get("allocs") == 5)
-        _, self.cwd = self.running("many:5:4096", "ready", "await:go", "many:2:4096", then=then)
+        _, _, self.cwd = self.running("many:5:4096", "ready", "await:go", "many:2:4096", then=then, **PAGE)
         [self.path] = [p for p in self.cwd.iterdir() if ".page" in p.name]
         self.data = self.path.read_bytes()
         self.header_size, self.half_size = HEADER.unpack_from(self.data)[2:4]

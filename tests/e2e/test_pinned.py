@@ -6,11 +6,11 @@ import json
 import re
 import subprocess
 import sys
-import time
 import unittest
+from pathlib import Path
 from typing import Any
 
-from e2e import BIN, LIB, MIB, SANITIZE, SOURCE, TIMEOUT, Case, Done, Trace, tool
+from e2e import BIN, LIB, MIB, SANITIZE, SOURCE, Case, Done, Trace, tool
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from cupool_trace.live import read_page  # noqa: E402
@@ -291,19 +291,9 @@ class Machine(Base):
 class Decay(Base):
     def test_goes_back(self) -> None:
         """By itself, while the program does nothing; what is live stays."""
-        cwd = self.folder()
-        child = subprocess.Popen([BIN / "report_shared", "pin:4096", f"pin:{3 * MIB}", "unpin:1", "await:go"], cwd=cwd, text=True,
-                                 stdout=subprocess.DEVNULL, env=self.env(CUPOOL_HOST_POOL="1", CUPOOL_DECAY="0"))
-        try:
-            limit = time.monotonic() + TIMEOUT
-            while not any('"host_free"' in p.read_text() for p in cwd.glob("*.jsonl")):
-                self.assertLess(time.monotonic(), limit)
-                time.sleep(0.01)
-            (cwd / "go").touch()
-            self.assertEqual(child.wait(TIMEOUT), 0)
-        finally:
-            child.kill()
-            child.wait()
+        def then(child: "subprocess.Popen[str]", cwd: Path) -> None:
+            self.wait_for(lambda: any('"host_free"' in p.read_text() for p in cwd.glob("*.jsonl")))
+        _, _, cwd = self.running("pin:4096", f"pin:{3 * MIB}", "unpin:1", "ready", "await:go", then=then, CUPOOL_HOST_POOL="1", CUPOOL_DECAY="0")
         [path] = cwd.glob("*.jsonl")
         trace = Trace(path)
         self.assertEqual([e["n"] for e in trace.of("host_free")], [3 * MIB])

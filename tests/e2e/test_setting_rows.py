@@ -11,7 +11,6 @@ import select
 import signal
 import socket
 import subprocess
-import time
 import unittest
 from pathlib import Path
 from typing import Any, Optional
@@ -181,26 +180,16 @@ class Effects(Case):
 
     def see_STATS(self, env: "dict[str, str]") -> "list[str]":
         """Why tables came, in order. One that is to come before the end is waited for."""
-        cwd, value = self.folder(), env.get("CUPOOL_STATS", "")
-        early = [why for why in ("signal", "timer") if why in value]
-        with (cwd / "err").open("wb") as err:
-            child = subprocess.Popen([BIN / "report_shared", "churn:9:4096", "ready", "await:go"], env=self.env(**env), cwd=cwd, stderr=err)
-        try:
-            limit = time.monotonic() + TIMEOUT
-            while not (cwd / "ready").exists():
-                self.assertLess(time.monotonic(), limit)
-                time.sleep(0.002)
+        path = self.folder() / "err"
+        early = [why for why in ("signal", "timer") if why in env.get("CUPOOL_STATS", "")]
+
+        def then(child: "subprocess.Popen[str]", cwd: Path) -> None:
             if "signal" in early:
-                self.signal_until(child, signal.SIGUSR2, lambda: "(signal):" in (cwd / "err").read_text())
-            while not all(f"({why}):" in (cwd / "err").read_text() for why in early):
-                self.assertLess(time.monotonic(), limit, "no table")
-                time.sleep(0.002)
-            (cwd / "go").touch()
-            self.assertEqual(child.wait(TIMEOUT), 0)
-        finally:
-            child.kill()
-            child.wait()
-        heads = re.findall(r"(?:^cupool: process .*\((\w+)\):\n)?^cupool: device", (cwd / "err").read_text(), re.M)
+                self.signal_until(child, signal.SIGUSR2, lambda: "(signal):" in path.read_text())
+            self.wait_for(lambda: all(f"({why}):" in path.read_text() for why in early), "table")
+        with path.open("wb") as err:
+            self.running("churn:9:4096", "ready", "await:go", then=then, stderr=err.fileno(), **env)
+        heads = re.findall(r"(?:^cupool: process .*\((\w+)\):\n)?^cupool: device", path.read_text(), re.M)
         return sorted({why or "exit" for why in heads}, reverse=True)
 
     def see_STATS_FILE(self, env: "dict[str, str]") -> "list[str]":

@@ -12,7 +12,7 @@ import subprocess
 import time
 import unittest
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from e2e import BIN, LIB, MIB, SOURCE, TIMEOUT, Case, Done, Trace, app, full_pipe, tool
 
@@ -23,29 +23,6 @@ HEAD = re.compile(r"^cupool: process (\d+) after ([\d.]+) s \((\w+)\):$", re.M)
 class Base(Case):
     def report(self, *words: str, **env: Any) -> Done:
         return self.go(BIN / "report_shared", *words, **env)
-
-    def running(self, *words: str, then: "Callable[[subprocess.Popen[str], Path], None]", rc: int = 0, stderr: Optional[int] = None,
-                **env: str) -> "tuple[str, str, Path]":
-        """Start the program, wait for its word "ready", do something to it, let it go on past "await:go"; its output, errors, folder."""
-        cwd = self.folder()
-        child = subprocess.Popen([BIN / "report_shared", *words], env=self.env(**env), cwd=cwd, text=True, stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE if stderr is None else stderr)
-        try:
-            self.wait_for(lambda: (cwd / "ready").exists() or child.poll() is not None, "ready")
-            then(child, cwd)
-            (cwd / "go").touch()
-            out, err = child.communicate(timeout=TIMEOUT)
-        finally:
-            child.kill()
-            child.wait()
-        self.assertEqual(child.returncode, rc, out + (err or ""))
-        return out, err or "", cwd
-
-    def wait_for(self, what: "Callable[[], object]", name: str) -> None:
-        limit = time.monotonic() + TIMEOUT
-        while not what():
-            self.assertLess(time.monotonic(), limit, f"no {name}")
-            time.sleep(0.005)
 
     @staticmethod
     def stats(cwd: Path, why: Optional[str]) -> "list[dict[str, Any]]":

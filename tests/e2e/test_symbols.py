@@ -188,7 +188,7 @@ class Symbols(Case):
         ids = self.tmp / "ids"
         wanted = ["buffer_take (libwork.c:5)", "work_take (libwork.c:11)", "main (user.c:4)"]
         for debug, options in ((beside, []), (self.tmp / ".debug" / beside.name, []),
-                               (ids / ".build-id" / id[:2] / f"{id[2:]}.debug", ["--debug-dir", self.tmp / "no", "--debug-dir", ids]),
+                               (ids / ".build-id" / id[:2] / f"{id[2:]}.debug", ["--debug-dir", self.tmp, "--debug-dir", ids]),
                                (ids / id / "debuginfo", ["--debug-dir", ids])):
             self.work_so.write_bytes(whole)
             self.strip(debug)

@@ -94,7 +94,7 @@ class Tree:
         found = []
         for entry in json.loads((self.build / "compile_commands.json").read_text()):
             file = (self.build / entry["file"]).resolve()
-            if file.relative_to(self.source.resolve()).as_posix().startswith(("pool/", "nccl_reg/", "shim/", "tests/unit/")):
+            if file.relative_to(self.source.resolve()).as_posix().startswith(("pool/", "nccl_reg/", "shim/", "tests/unit/", "tests/fuzz/")):
                 found.append(entry["output"])
         return sorted(set(found))
 

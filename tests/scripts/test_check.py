@@ -285,7 +285,8 @@ class Chains(Case):
         self.assertIn("shared:", self.check(0, self.file("a", f"#!/usr/bin/env {app}\n")))
         self.assertIn("shared:", self.check(0, self.file("b", f"#!/usr/bin/env -S A=1 {app} -x\n")))
         self.assertIn("shared:", self.check(0, "env", "A=1", app))
-        self.assertIn("empties", self.check(1, "env", "-i", app))
+        for option in ("-i", "-", "--ignore-environment"):
+            self.assertIn(f"env {option} empties", self.check(1, "env", option, app))
         self.assertIn("takes LD_PRELOAD away", self.check(1, "env", "-u", "LD_PRELOAD", app))
         self.assertIn("replaces", self.check(1, "env", "LD_PRELOAD=x.so", app))
 

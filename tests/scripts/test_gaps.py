@@ -188,7 +188,7 @@ class Gaps(Case):
         self.assertIn("events left out", (self.dir / "o.svg").read_text())
         page = (self.dir / "o.html").read_text()
         self.assertIn(LEFT_OUT, page)
-        self.assertIn('"gap",1,"events are left out (rate)"', page)
+        self.assertIn('"gap",1,"events are left out: there were too many at once"', page)
 
     def test_read_ahead(self) -> None:
         """Of a long file a child process reads the lines: it has to tell of gaps, too."""

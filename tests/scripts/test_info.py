@@ -104,7 +104,18 @@ class Info(unittest.TestCase):
             out = self.info(*options, path=[SIM], CUPOOL_FREE="strict").stdout
             for pattern in (machine, settings, process):
                 self.assertEqual(bool(re.search(pattern, out)), pattern in there, (options, pattern))
+        for setting, line in (("", 0), ("off", 0), ("/x/%e.page", 1)):
+            out = self.info("--process", CUPOOL_STATS_FILE=setting).stdout
+            self.assertEqual(out.count("its statistics page: /x/cupool-info.page\n"), line, out)
+            self.assertEqual(out.count("statistics page"), line, out)
+        self.assertRegex(self.info("--version").stdout, r"^cupool \d+\.\d+\.\d+\n$")
         self.assertIn("CUPOOL_LIMITS (did you mean CUPOOL_LIMIT?)", self.info("-c", CUPOOL_LIMITS="1").stderr)
+
+    def test_full_standard_output(self) -> None:
+        for options in ([], ["-a"], ["--help"], ["--version"], ["--check", "true"]):
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run([BUILD / "shim/cupool-info", *options], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stderr), (2, "cupool-info: standard output: not all of it could be written\n"))
 
     def test_accepts(self) -> None:
         for assignment, status, printed in (("CUPOOL_FREE=strict", 0, ""), ("CUPOOL_FREE=x", 1, "auto | ordered | strict | relaxed\n"), ("CUPOOL_NONE=1", 2, ""),

@@ -82,6 +82,17 @@ class Inputs(Case):
                 done = subprocess.run([sys.executable, TOOL, command, self.write(good())], stdout=full, stderr=subprocess.PIPE, text=True)
             self.assertEqual((done.returncode, done.stderr), (2, "cupool-trace: standard output: No space left on device\n"))
 
+    def test_closed_streams(self) -> None:
+        """As a starter leaves them that has closed them: a line, no traceback, and no other file in their place."""
+        path = self.write(good())
+        for command in ("check", "summary", "leaks", "merge", "top --once", f"plot -o {self.dir}/page.svg"):
+            for closed, file in (("1>&-", path), ("0<&-", "-"), ("2>&-", f"{path}.none")):
+                with self.subTest(command=command, closed=closed):
+                    done = subprocess.run(["sh", "-c", f"exec {closed}; exec \"$@\"", "sh", sys.executable, TOOL, *command.split(), file],
+                                          capture_output=True, text=True, stdin=subprocess.DEVNULL)
+                    said = {"1>&-": "cupool-trace: standard output: Bad file descriptor\n", "0<&-": "cupool-trace: -: Bad file descriptor\n", "2>&-": ""}
+                    self.assertEqual((done.returncode, done.stderr), (2, said[closed]))
+
     def test_leaks_says_nothing_of_what_it_has_not_read(self) -> None:
         empty = self.dir / "empty"
         empty.mkdir()
@@ -112,6 +123,22 @@ class Inputs(Case):
         self.assertEqual(self.run_tool().returncode, 2)
         self.assertEqual(self.run_tool("nonsense").returncode, 2)
         self.assertEqual(self.run_tool("check").returncode, 2)
+        path, empty = self.write(good()), str(self.dir / "empty")
+        os.mkdir(empty)
+        for words, said in (
+                (["check", ""], "the name of a file is empty"), (["check", "--ranks=0", path], "'0': a whole number from 1 on is needed"),
+                (["leaks", "--top=x", path], "'x': a whole number from 1 on is needed"),
+                (["leaks", "--debug-dir=/none", path], "'/none': no such folder"),
+                (["to-pytorch", "--max-entries=-1", path], "'-1': a whole number from 0 on is needed"),
+                (["to-perfetto", "--every=nan", path], "'nan': microseconds from 0 on are needed"),
+                (["to-perfetto", "--every=1e15", path], "'1e15': more microseconds than a trace can have"),
+                (["plot", "--from=-1", "-o", "x.html", path], "'-1': seconds from 0 on are needed"),
+                (["plot", "--from=5", "--to=1", "-o", "x.html", path], "--from 5 --to 1: no time is between them"),
+                (["plot", "--from=inf", "-o", "x.html", path], "no time is between them"),
+                (["replay", "--program=/bin/true", empty], "no *.jsonl or *.jsonl.gz in it")):
+            done = self.run_tool(*words)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), words)
+            self.assertIn(said, done.stderr)
         for args in (["--help"], ["check", "--help"], ["summary", "--help"], ["--version"]):
             done = self.run_tool(*args)
             self.assertEqual((done.returncode, done.stderr), (0, ""))

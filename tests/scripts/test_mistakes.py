@@ -17,6 +17,8 @@ from typing import Sequence
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = os.environ["MISTAKES_BUILD"]
 
+SIMULATED = int(re.findall(r"(?m)^#define SIM_DEVICES_MAX (\d+)$", (ROOT / "tests/sim/sim.h").read_text())[0])
+
 # Options, exit status, what the one line says.
 STARTS_NOTHING = [
     ("--free=foo", 2, r"--free=foo: not accepted; accepted: auto \| ordered \| strict \| relaxed"),
@@ -26,6 +28,8 @@ STARTS_NOTHING = [
     ("--events=alloc", 2, r"--events=alloc: not accepted; accepted: segment \| segment,alloc"),
     ("--stats=end", 2, r"--stats=end: not accepted; accepted: off \| list of exit, signal:NAME, timer:TIME"),
     ("--stats=exit,timer:x", 2, r"--stats=exit,timer:x: not accepted"),
+    (f"--sim={SIMULATED + 1}", 2, rf"--sim={SIMULATED + 1}: not a number of GPUs from 1 to {SIMULATED}"),
+    ("--sim=0", 2, r"--sim=0: not a number of GPUs"),
     ("--sim 2", 2, r"--sim 2: a value is behind =: --sim=2"),
     ("--stats timer:30s", 2, r"--stats timer:30s: a value is behind =: --stats=timer:30s"),
     ("--register use", 2, r"--register use: a value is behind =: --register=use"),
@@ -37,7 +41,7 @@ STARTS_NOTHING = [
     ("--check ./", 2, r"\./: is a directory"),
 ]
 RIGHT = ["--free=strict", "--stats=exit,timer:30s,signal:USR2", "--stats=off", "--register=0", "--events=segment,alloc", "--backend=cuda",
-         "--trace=%%%r.%h%l%p%e.100%%", "--sim=1", "--stats"]
+         "--trace=%%%r.%h%l%p%e.100%%", "--sim=1", f"--sim={SIMULATED}", "--stats"]
 
 
 class Mistakes(unittest.TestCase):

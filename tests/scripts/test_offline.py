@@ -158,6 +158,11 @@ class Program(unittest.TestCase):
                         ["--decay", "soon"], ["more"], ["--limit"], ["--print"], ["--random", "0"]):
             with self.subTest(options=options):
                 self.assertEqual(replay("", *options, rc=2).stdout, "")
+        self.assertEqual(replay("", "more", rc=2).stderr, "cupool-replay: not understood: more\n")
+        for options in ([], ["--help"], ["--version"], ["--random", "5", "--print"]):
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run([PROGRAM, *options], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True)
+            self.assertEqual((done.returncode, done.stderr), (1, "cupool-replay: standard output: not all of it could be written\n"))
         # Odd, but what a cut trace looks like.
         self.assertEqual(json.loads(replay("f 0x7\na 7 600\na 7 700\n").stdout)["unknown"], 2)
         self.assertEqual(devices(""), [])

@@ -6,6 +6,7 @@ Not here: whether the library writes such events; tests/e2e/test_vmm.py holds th
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import unittest
 from typing import Any, Optional
@@ -174,6 +175,21 @@ class Figures(Case):
         for command in (["plot", "-o", str(self.dir / "x.html")], ["merge"], ["to-csv"], ["top", "--once"]):
             done = self.run_tool(*command, with_them)
             self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_page(self) -> None:
+        """A curve of what is past the pool, without what the pool takes from NCCL; of a device that has no pool, too."""
+        out = self.dir / "x.html"
+        for by in ("cupool", "nccl"):
+            events = [{**e, **({"by": by} if e.get("by") == "nccl" else {})} for e in expandable()]
+            done = self.run_tool("plot", "-o", str(out), self.write(events))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            track, = json.loads(re.search(r'<script[^>]*application/json[^>]*>(.*?)</script>', out.read_text(), re.S)[1])["tracks"]  # type: ignore[index]
+            more = 2 * MIB if by == "nccl" else 0
+            values = [(20, 20 * MIB), (30, 40 * MIB), *([(41, 42 * MIB)] if more else []), (61, 20 * MIB + more), *([(80, 20 * MIB)] if more else [])]
+            self.assertEqual(list(zip(track["series"]["t"], track["series"]["past"]["last"])), values)
+            self.assertEqual(track["peaks"]["past"], {"n": 40 * MIB + more, "t": 41 if more else 30})
+        self.run_tool("plot", "-o", str(self.dir / "x.svg"), self.write(expandable()))
+        self.assertIn("past the pool", (self.dir / "x.svg").read_text())
 
     def test_plot_of_nothing_else(self) -> None:
         done = self.run_tool("plot", "-o", str(self.dir / "x.svg"), self.write(expandable()))

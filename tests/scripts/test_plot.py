@@ -12,6 +12,7 @@ import io
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import unittest
@@ -21,7 +22,7 @@ from made_traces import BASE, MIB, ROOT, ev, good, header, text
 from plots import PlotCase, called, column, life, walk
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from cupool_trace import cli, defaults, plot, record  # noqa: E402
+from cupool_trace import cli, defaults, plot, reasons, record  # noqa: E402
 
 class Data(PlotCase):
     def test_registered(self) -> None:
@@ -130,6 +131,17 @@ class Data(PlotCase):
                          [(100, "policy", 1), (280, "ipc", 1), (291, "trim", 1), (300, "oom", 1), (410, "end", 1)])
         self.assertIn("900.0 MiB asked for, 2.0 MiB held", marks[3][3])
         self.assertIn("refused", marks[1][3])
+        why = {e["e"]: e["why"] for e in good()[1:] if e["e"] == "trim"}["trim"]
+        self.assertEqual(marks[2][3], f"trim gave back 64.0 MiB: {reasons.SAID['trim'][why]}")
+
+    def test_every_reason_is_a_sentence(self) -> None:
+        text = (ROOT / "docs/trace.md").read_text()
+        for event, begin, end in (("trim", "* `trim` (", "* `ask` ("), ("oom", "* `why`: `capture`", "\n\n"), ("host_oom", "`why` is `busy`", "* `host_held`")):
+            part = text[text.index(begin):]
+            words = re.findall(r"`([a-z]+)`(?::| \(|,| or|\.| \()", part[:part.index(end)])
+            self.assertEqual(set(words) - {"trim", "why"}, set(reasons.SAID[event]))
+        self.assertEqual(set(re.findall(r"(?m)^\* `why` = `(\w+)`: ", text)), set(reasons.SAID["gap"]))
+        self.assertEqual(reasons.sentence("trim", "new"), "new")
 
     def test_marks_of_auto_and_of_other_processes(self) -> None:
         events = [dict(header(), settings={"CUPOOL_FREE": "auto"}), *good()[1:]]

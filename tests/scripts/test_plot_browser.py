@@ -33,6 +33,19 @@ class InBrowser(ViewerCase):
         self.assertIsNone(self.state()["hover"])
         self.assertEqual(self.tip(), "")
 
+    def test_values_of_the_other_charts(self) -> None:
+        """Beside the line of the time that is pointed at; the chart under the pointer has its tip."""
+        self.show(good(), good())
+        self.point_at_time(0, 255)
+        self.browser.frame()
+        self.assertEqual(self.state()["beside"], ["", "held 66.0 MiB, live 1.5 KiB, cached 66.0 MiB"])
+        self.point_at_time(1, 150)
+        self.browser.frame()
+        self.assertEqual(self.state()["beside"], ["", ""])  # before the first segment nothing is known
+        self.browser.mouse("mouseMoved", 2, 2)
+        self.browser.frame()
+        self.assertEqual(self.state()["beside"], ["", ""])
+
     def test_registered_above_what_is_held(self) -> None:
         self.show(outgrown())
         self.point_at_time(0, 800)
@@ -305,7 +318,7 @@ class InBrowser(ViewerCase):
         events.insert(1, ev(1, "device", d=0, name=hostile, uuid=""))
         self.show(events)
         self.point_at_time(0, 255)
-        self.assertEqual(self.browser.evaluate("document.title"), "GPU memory over time")
+        self.assertEqual(self.browser.evaluate("document.title"), f"{hostile}: GPU memory over time")
         self.assertEqual(self.browser.evaluate("document.querySelectorAll('img, td b, #charts b').length"), 0)
         self.assertIn(hostile, self.browser.evaluate("document.body.textContent"))
 

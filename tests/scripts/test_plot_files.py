@@ -152,7 +152,7 @@ class Files(PlotCase):
     def test_legend_has_room(self) -> None:
         marks = [[0, kind, 1, ""] for kind in ("oom", "trim", "policy", "ipc", "ask", "mark", "gap", "end", "killed")]
         tracks: list[Event] = [{"marks": marks, "series": {name: {} for name in series}}
-                               for series in (("held", "live", "cached", "registered", "host"), ("held",))]
+                               for series in (("held", "live", "cached", "registered", "host", "past"), ("held",))]
         for letter in (picture.Svg.letter, picture.Raster.letter):
             keys = picture.legend([{"bands": {"t0": [0], "row": [0], "rows": [{"depth": 0}]}}], tracks, letter)
             self.assertEqual({name for name, _, _ in keys}, set(picture.NAMES))

@@ -174,7 +174,7 @@ class Summary(Case):
         moment, = self.summary(path)["ranks"][0]["devices"]["0"]["oom_moments"]
         self.assertEqual(moment, {"t": 300, "n": 900 * MIB, "held": 2 * MIB, "live": 1536, "idle": 0, "pending": 512, "holes": 3 * MIB,
                                   "largest": MIB, "device_free": 5 * MIB, "why": "pieces"})
-        self.assertIn("live; free: 5.0 MiB on the device, 3.0 MiB between live blocks, 512 B kept back, 1.0 MiB in the largest piece; why: pieces",
+        self.assertIn("live; free: 5.0 MiB on the device, 3.0 MiB between live blocks, 512 B kept back, 1.0 MiB in the largest piece; why: the free memory would suffice, but lies between live blocks",
                       self.run_tool("summary", path).stdout)
         self.broken_values(events)
 

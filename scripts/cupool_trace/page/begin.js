@@ -36,7 +36,7 @@ window.cupoolPlot = {
   data,
   // The visible part: view (time), map (part of all addresses), hover and pinned (what is pointed at; null), shown and focus
   // (indexes of data.tracks), the number of frames drawn and the errors of scripts.
-  state: () => ({view: {...view}, map: {...mapView}, hover, pinned, caller: chosenCaller, coloured, shown: [...shown].sort((a, b) => a - b), focus, theme, align, fitting, frames, errors, band: chosenBand, find: findText}),
+  state: () => ({view: {...view}, map: {...mapView}, hover, pinned, caller: chosenCaller, coloured, shown: [...shown].sort((a, b) => a - b), focus, theme, align, fitting, frames, errors, band: chosenBand, find: findText, beside: charts.map(c => c.said)}),
   // The middle of box `index` ("segment" or "block" of the focused device) on the screen, as pointer events have it.
   locate: (kind, index) => {
     let at = null;

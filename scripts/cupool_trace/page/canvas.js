@@ -3,7 +3,7 @@
 let css = {};
 function colors() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of ["text", "dim", "line", "grid", "card", "accent", "band", "live", "cached", "held", "registered", "host", "capacity", "edge", "held-edge", "oom", "trim", "policy",
+  for (const name of ["text", "dim", "line", "grid", "card", "accent", "band", "live", "cached", "held", "registered", "host", "past", "capacity", "edge", "held-edge", "oom", "trim", "policy",
     "ipc", "mark", "range", "ask", "gap", "end", "killed", "select", "live-range", "cached-range", "held-range", "caller-other", ...[...Array(PALETTE).keys()].map(k => "caller-" + k)]) css[name] = style.getPropertyValue("--" + name).trim();
   for (const c of $("legend").querySelectorAll("canvas")) {
     const g = c.getContext("2d");

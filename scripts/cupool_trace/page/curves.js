@@ -96,14 +96,14 @@ function drawMemory(c) {
     g.strokeStyle = css.grid;
     g.beginPath(); g.moveTo(LEFT, Math.round(y(v)) + .5); g.lineTo(c.w - RIGHT, Math.round(y(v)) + .5); g.stroke();
     g.fillStyle = css.dim;
-    g.fillText(v ? size(v, Number.isInteger(v / 1024 ** Math.floor(Math.log(v * 1.0001) / Math.log(1024))) ? 0 : 1) : "0", LEFT - 8, y(v));
+    g.fillText(axisSize(v), LEFT - 8, y(v));
   }
   g.save();
   g.beginPath();
   g.rect(LEFT, TOP, c.plotW, c.plotH);
   g.clip();
   for (const [name, kind, v] of curves) {
-    if (name === "registered" || name === "host") { // the first is most of the held memory: a band would hide the rest. On any of them the line has to be seen
+    if (LINES.includes(name)) { // with an edge, to be seen on any of the others
       outline(g, c, v.high, n, y, css.card, 5);
       outline(g, c, v.high, n, y, css[name], 2);
       continue;

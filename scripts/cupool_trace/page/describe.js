@@ -10,17 +10,23 @@ function capped(lines) {
   return lines.length > 8 ? [...lines.slice(0, 8), "... and " + (lines.length - 8) + " more"] : lines;
 }
 
+// What a track has at this time: name, name as text, least, greatest; or a sentence why it has nothing.
+function valuesAt(tr, t) {
+  const s = tr.series, local = t - offsetOf(tr), i = above(s.t, local) - 1;
+  if (i < 0 || local > endOf(tr) + (view.t1 - view.t0) / 500) return i < 0 ? "before the first event" : "after the last event";
+  const inside = s.width_ns > 1 && local < s.t[i] + s.width_ns, names = [["held", "held"], ["live", "live"], ["cached", "cached"], ["registered", "registered"], ["host", "pinned host memory"], ["past", "past the pool"]];
+  return names.filter(([name]) => s[name]).map(([name, text]) => {
+    const q = s[name];
+    return [name, text, inside ? (q.min || q.last)[i] : q.last[i], inside ? (q.max || q.last)[i] : q.last[i]];
+  });
+}
+
 function memoryAt(c, x) {
   const tr = tracks[c.track], s = tr.series, t = c.t(x), local = t - offsetOf(tr);
   const at = {kind: "memory", track: c.track, t, values: {}};
-  const i = above(s.t, local) - 1;
-  const lines = [];
-  if (i < 0 || local > endOf(tr) + (view.t1 - view.t0) / 500) lines.push(i < 0 ? "before the first event" : "after the last event");
-  else for (const [name, text] of [["held", "held"], ["live", "live"], ["cached", "cached"], ["registered", "registered"], ["host", "pinned host memory"]]) {
-    const q = s[name];
-    if (!q) continue;
-    const inside = s.width_ns > 1 && local < s.t[i] + s.width_ns;
-    const lo = inside ? (q.min || q.last)[i] : q.last[i], hi = inside ? (q.max || q.last)[i] : q.last[i];
+  const values = valuesAt(tr, t), lines = [];
+  if (typeof values === "string") lines.push(values);
+  else for (const [name, text, lo, hi] of values) {
     at.values[name] = [lo, hi];
     lines.push(text + ": " + (lo === hi ? bytes(hi) : bytes(lo) + " to " + bytes(hi)));
   }

@@ -66,8 +66,10 @@ function about() {
   const first = p.filter(x => x.started).sort((a, b) => a.offset_ns - b.offset_ns)[0];
   const longest = Math.max(...p.map(x => x.last_ns));
   const programs = [...new Set(p.map(x => x.exe).filter(Boolean))];
-  $("about").textContent = [programs.slice(0, 3).join(", ") + (programs.length > 3 ? " and others" : ""), first ? "started " + first.started : "",
-    p.length ? "ran " + moment(longest, longest / 1e4) : "", p.length + (p.length === 1 ? " process" : " processes"), events.toLocaleString("en-US") + " events",
+  const ran = programs.slice(0, 3).join(", ") + (programs.length > 3 ? " and others" : "");
+  if (ran) document.title = ran + ": GPU memory over time";
+  $("about").textContent = [ran, first ? "started " + first.started : "",
+    p.length ? "ran " + span(longest) : "", p.length + (p.length === 1 ? " process" : " processes"), events.toLocaleString("en-US") + " events",
     open ? open + " without an end line" : "",
     data.settings ? data.settings.length ? "settings: " + data.settings.join(", ") : "default settings" : "", data.made_by].filter(Boolean).join(" \u00b7 ");
   const notes = $("notes");
@@ -109,6 +111,7 @@ function legend() {
   if (tracks.length) entry("fainter: only at times", anyLive ? "live-range" : "held-range");
   if (tracks.some(t => t.series.registered)) entry("registered", "registered");
   if (tracks.some(t => t.series.host)) entry("pinned host memory", "host");
+  if (tracks.some(t => t.series.past)) entry("past the pool", "past");
   for (const kind of Object.keys(MARKS)) if (tracks.some(t => t.marks.some(m => m[1] === kind))) {
     const l = element("span", undefined, {class: "row", style: "gap: 5px"});
     const c = element("canvas", undefined, {width: 28, height: 28, style: "width: 14px; height: 14px"});

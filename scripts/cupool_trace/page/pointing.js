@@ -45,9 +45,26 @@ function frameOf(c, what, g, color) {
     g.lineWidth = 1;
   });
 }
+// Beside the line of the time that is pointed at, in the charts that are not: what they have then.
+function valuesBeside(c, g, x) {
+  const values = valuesAt(tracks[c.track], hover.t);
+  if (typeof values === "string" || hover.kind === "memory" && hover.track === c.track) return;
+  c.said = values.map(([, text, , most]) => text + " " + size(most)).join(", ");
+  const w = g.measureText(c.said).width, left = x + 8 + w < c.w - RIGHT ? x + 6 : x - 10 - w;
+  g.globalAlpha = .85;
+  g.fillStyle = css.card;
+  g.fillRect(left - 3, c.h - BOTTOM - 20, w + 8, 16);  // at the ground: above are marks and what the GPU has
+  g.globalAlpha = 1;
+  g.fillStyle = css.text;
+  g.textAlign = "left";
+  g.textBaseline = "top";
+  g.fillText(c.said, left, c.h - BOTTOM - 18);
+}
+
 function overlays() {
   for (const c of [...charts, map, ...(ranks ? [ranks] : []), ...(bandsOf(focus) ? [bands] : [])]) {
     const g = c.fit(c.over);
+    c.said = "";
     if (c.kind === "bands") frameBand(g);
     if (c.kind === "map") {
       g.save();
@@ -64,6 +81,7 @@ function overlays() {
       g.beginPath(); g.moveTo(x, TOP); g.lineTo(x, c.h - BOTTOM); g.stroke();
       g.setLineDash([]);
       g.globalAlpha = 1;
+      if (c.kind === "memory") valuesBeside(c, g, x);
     }
     if (drag && drag.moved) {
       const a = Math.max(LEFT, Math.min(drag.x0, drag.x1)), b = Math.min(c.w - RIGHT, Math.max(drag.x0, drag.x1));

@@ -69,7 +69,7 @@ function drawRanks() {
   g.textBaseline = "middle";
   for (let v = 0; v <= full; v += sizeStep(l.most * 1.06, 3)) {
     g.fillStyle = css.dim;
-    g.fillText(v ? size(v) : "0", LEFT - 8, y(v));
+    g.fillText(axisSize(v), LEFT - 8, y(v));
   }
   area(g, c, l.greatest, n, y, css["live-range"]);
   area(g, c, l.least, n, y, css.live);

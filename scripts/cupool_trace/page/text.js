@@ -12,7 +12,9 @@ const MARKS = {
   oom: "out of memory", trim: "trim", policy: "policy", ipc: "IPC handle", mark: "mark of the program", ask: "other processes asked", gap: "events left out", end: "end", killed: "killed or still running",
 };
 // From the back to the front. A quantity that a track lacks is left out, one that the page does not know is not drawn.
-const BANDS = [["held", "cached"], ["live", "live"], ["registered", "registered"], ["host", "host"]];
+const BANDS = [["held", "cached"], ["live", "live"], ["registered", "registered"], ["host", "host"], ["past", "past"]];
+// Drawn as lines: a band would hide the rest.
+const LINES = ["registered", "host", "past"];
 
 function element(name, text, attributes) {
   const e = document.createElement(name);
@@ -29,6 +31,8 @@ function size(n, digits = 1) {
   while (n >= 1023.95 && i < 4) { n /= 1024; i++; }
   return (i ? n.toFixed(digits) : String(n)) + " " + UNITS[i];
 }
+// Beside an axis: without .0 where the steps are whole.
+const axisSize = n => n ? size(n, Number.isInteger(n / 1024 ** Math.floor(Math.log(n * 1.0001) / Math.log(1024))) ? 0 : 1) : "0";
 const bytes = n => n < 1024 ? n + " B" : size(n, n < 1 << 20 ? 1 : 2) + " (" + n.toLocaleString("en-US") + " B)";
 
 function timeUnit(ns) {

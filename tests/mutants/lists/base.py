@@ -31,6 +31,12 @@ MUTANTS = [
         ("atomic_store(&process_state, PROCESS_PASSIVE); process_events.forked();", ""), ("return getpid() != starter;", "return false;")]),
 
     # --- settings and the trace ---
+    Mutant("a part of a setting's name is no hint", ["shim_settings"], [
+        ("if (has_words(&conf_rows[i], name + prefix))", "if (false)")]),
+    Mutant("any short name is near some setting", ["shim_settings"], [
+        ("(own < len ? own : len)", "own")]),
+    Mutant("cupool-info says nothing of a full disk", ["info / Info.test_full_standard_output"], [
+        ("if (fflush(stdout) == 0 && !ferror(stdout)) return status;", "return status;")]),
     Mutant("CUPOOL_ENABLE=0 is ignored", ["settings"], [
         ("(now == PROCESS_NEW && !conf_get()->enable.number)", "false")]),
     Mutant("a program that clears its environment loses its settings", ["world / Sandbox.test_a_program_that_clears"], [
@@ -125,4 +131,10 @@ MUTANTS = [
          "while ((now = now_ns()) + 1) { const struct timespec rest = {1000, 0}; int n;")]),
     Mutant("ipc: a dead process that nobody has waited for counts as alive", ["ipc / Held.test_until_the_importer_is_gone"], [
         ("return (seen.state != 'Z' && seen.state != 'X') || seen.threads > 1;", "return true;")]),
+
+    # --- arrays and messages ---
+    Mutant("arrays: less room than there are elements", ["direct_table"], [
+        ("realloc(array, (2 * *room + 64) * size)", "realloc(array, (*room + 64) * size)")]),
+    Mutant("ipc: a block may end behind its segment", ["ipc_message"], [
+        ("grant->size <= grant->segment_size - grant->offset", "grant->size <= grant->segment_size")]),
 ]

@@ -139,6 +139,10 @@ MUTANTS = [
         ("capture->context = driver ? context_stream(driver, stream) : own;", "capture->context = own; atomic_fetch_add(&capture_count, 1);")], 10),
     Mutant("a capture does not wait for calls in flight", ["capture_beside static ordered / under_load"], [
         ("order_drain(own);", "")], 20),
+    Mutant("a capture does not wait for calls in flight in other contexts", ["shim_capture"], [
+        ("if (context != own) drain(context, !handle, handle ? &limit_others : &limit);", "if (!handle) drain(context, true, &limit);")]),
+    Mutant("a capture waits for waits on the host in other contexts", ["shim_capture"], [("if (waits && !is_own) break;", "")]),
+    Mutant("a capture waits without a limit for calls in other contexts", ["shim_capture"], [("if (waits || !is_own) {", "if (waits) {")]),
     Mutant("a call in flight is not seen to be", ["capture_beside static ordered / under_load"], [
         ("return atomic_load(&slot->seq) & 1;", "return !slot;")], 20),
     Mutant("a free follows an order that began before it", ["combiner"], [
@@ -170,7 +174,7 @@ MUTANTS = [
     Mutant("a block whose free was refused in a host function is handed out", ["shim_order"], [
         ("is_sticky(result) || is_refused(context, result) ?", "is_sticky(result) ?")]),
     Mutant("a capture of a thread without a context waits for nobody", ["shim_capture", "capture_beside shared preloaded / by_new_threads"], [
-        ("!handle && (context = context_next(&i, CONTEXT_ALL))", "false")], 5),
+        ("if (context != own) drain(context,", "if (handle && context != own) drain(context,")], 5),
     Mutant("a capture waits for a free that waits for it", ["capture_beside static preloaded"], [
         ("if (now_ns() >= *limit) break;", "")]),
     Mutant("auto: memory that is not the pool's can be exported unseen", ["auto_shared static auto"], [

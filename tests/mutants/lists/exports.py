@@ -82,6 +82,10 @@ MUTANTS = [
         ("known = driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;", "known = false;")]),
     Mutant("memory is freed on a default stream without a context", ["contexts static preloaded / fresh_thread_free_async"], [
         ("!memory_has_context()) return SERVE_FORWARD;", "false) return SERVE_FORWARD;")]),
+    Mutant("a free in a stream leaves a thread of the runtime without a context", ["contexts shared preloaded / fresh_thread_runtime"], [
+        ("case SERVE_DONE: context_give(caller); return cudaSuccess;", "case SERVE_DONE: return cudaSuccess;")]),
+    Mutant("a thread of the runtime without a context gets no IPC handle", ["contexts shared preloaded / fresh_thread_runtime"], [
+        ("if (handle && pool_of((uintptr_t)ptr)) context_give(CALLER);", "")]),
     Mutant("a thread without a context gets an IPC handle", ["contexts static preloaded / fresh_thread_free_async"], [
         ("!memory_has_context()) return real_next(cuIpcGetMemHandle)", "false) return real_next(cuIpcGetMemHandle)")]),
     Mutant("a green context that has gone stays exempt", ["contexts static preloaded"], [
@@ -173,8 +177,8 @@ MUTANTS = [
         ("atomic_fetch_add(&ids, 1) + 1", "atomic_fetch_add(&ids, 0) + 1")]),
     Mutant("nvtx: a push returns its depth", ["nvtx / Nvtx.test_returns_are_as_without_a_tool"], [
         ("begin(domain, text, 0); return NVTX_NO_TRACKING;", "begin(domain, text, 0); return 0;")]),
-    Mutant("nvtx: wide characters lose their middle", ["nvtx / Nvtx.test_each_kind"], [
-        ("(char)(0xf0 | (c >> 18 & 7))", "(char)(0xf0 | (c >> 12 & 7))")]),
+    Mutant("nvtx: wide characters lose their first byte", ["nvtx / Nvtx.test_each_kind", "shim_json"], [
+        ("0xf00u >> len | character)", "0xe00u >> len | character)")]),
 
     # --- neighbours ---
     Mutant("neighbours: not asked for calls that are not pooled", ["neighbours / Turns.test_of_a_call_that_is_not_pooled", "turns auto"], [

@@ -50,4 +50,7 @@ MUTANTS = [
         ("""c == '"' || c == '\\\\' ? "\\\\" : "",""", '"",')]),
     Mutant("cupool.h: a mark is any bytes", ["api / Mark.test_no_text_at_all"], [
         ("(text[1] < forms[i].low || text[1] > forms[i].high)", "false")]),
+
+    Mutant("durations have another digit behind the point", ["digits"], [
+        ("(unsigned long long)((ns) / 100 % 10)", "(unsigned long long)((ns) / 10 % 10)")]),
 ]

@@ -127,11 +127,10 @@ static void destroyed(struct env *env)
     env_pool(env, &config);
 }
 
-CASE_WITH(test_descriptors_come_back, env_setup, env_teardown)
+POOL_CASE(test_descriptors_come_back)
 {
     static void (*const ends[])(struct env * env) = {refused, failed,    out_of_reach, unfilled, over_the_limit,
                                                      trimmed, withdrawn, disowned,     destroyed};
-    struct env *env = *state;
 
     for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++) {
         ends[i](env);

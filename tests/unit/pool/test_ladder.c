@@ -103,11 +103,9 @@ POOL_CASE(test_refusal_with_fitting_large_block_behind_others_uses_it)
 
 POOL_CASE(test_refusal_with_kept_blocks_publishes_them)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr;
 
     env->fake->prompt = true;
-    env_pool(env, &config);
     addr = alloc(env->pool, 8 * MIB);
     env->fake->capacity = 8 * MIB;
     env->fake->order_rc = -EBUSY;

@@ -6,15 +6,6 @@
 #include "deferred.h"
 #include "magazine.h" /* the locks, to make a thread go on to another magazine */
 
-static struct env *env_plain(void **state)
-{
-    struct env *env = *state;
-    struct pool_config config = fake_config(env->fake);
-
-    env_pool(env, &config);
-    return env;
-}
-
 /* From now on this thread uses a magazine that it has not used so far. */
 static void move_on(struct pool *pool)
 {
@@ -26,9 +17,8 @@ static void move_on(struct pool *pool)
     assert_ptr_not_equal(magazine, next);
 }
 
-CASE_WITH(test_a_hit_calls_nobody, env_setup, env_teardown)
+POOL_CASE(test_a_hit_calls_nobody)
 {
-    struct env *env = env_plain(state);
     const uint64_t addr = alloc(env->pool, 3 * MIB);
 
     for (int i = 0; i < 10; i++) {
@@ -44,10 +34,9 @@ CASE_WITH(test_a_hit_calls_nobody, env_setup, env_teardown)
 }
 
 /* Hits are on no books, but the most that was handed out at a time is known to the byte. */
-CASE_WITH(test_peak_is_exact, env_setup, env_teardown)
+POOL_CASE(test_peak_is_exact)
 {
     static const size_t sizes[] = {4 * MIB, 8 * MIB, 6 * MIB};
-    struct env *env = env_plain(state);
     uint64_t addr[3];
 
     for (int i = 0; i < 3; i++) {
@@ -94,9 +83,8 @@ POOL_CASE(test_peak_is_without_what_waits)
     assert_int_equal(stats_of(env->pool).live, 6 * MIB);
 }
 
-CASE_WITH(test_idle_is_exact, env_setup, env_teardown)
+POOL_CASE(test_idle_is_exact)
 {
-    struct env *env = env_plain(state);
     const uint64_t addr = alloc(env->pool, 4 * MIB);
 
     assert_int_equal(stats_of(env->pool).idle, 0);
@@ -110,9 +98,8 @@ CASE_WITH(test_idle_is_exact, env_setup, env_teardown)
 }
 
 /* Ranks that ask for the same lay memory out alike, also if only one of them is looked at. */
-CASE_WITH(test_who_looks_changes_nothing, env_setup, env_teardown)
+POOL_CASE(test_who_looks_changes_nothing)
 {
-    struct env *env = env_plain(state);
     const uint64_t first = alloc(env->pool, 1000), second = alloc(env->pool, 1000);
     struct pool_survey survey;
     uint64_t base;
@@ -134,10 +121,9 @@ CASE_WITH(test_who_looks_changes_nothing, env_setup, env_teardown)
 }
 
 /* More than a magazine holds, of more sizes than it has lists: nothing is lost, and nothing is asked for twice. */
-CASE_WITH(test_more_than_fits, env_setup, env_teardown)
+POOL_CASE(test_more_than_fits)
 {
     enum { COUNT = 3 * CACHED_MAX };
-    struct env *env = env_plain(state);
     static uint64_t addr[COUNT];
     unsigned int segments = 0;
     struct pool *pool;
@@ -162,9 +148,8 @@ CASE_WITH(test_more_than_fits, env_setup, env_teardown)
 }
 
 /* A block that one thread frees is there for another, before the pool asks the driver. */
-CASE_WITH(test_others_find_it, env_setup, env_teardown)
+POOL_CASE(test_others_find_it)
 {
-    struct env *env = env_plain(state);
     const uint64_t addr = alloc(env->pool, 4 * MIB);
 
     release(addr);
@@ -178,9 +163,8 @@ CASE_WITH(test_others_find_it, env_setup, env_teardown)
 }
 
 /* A block that could not be ordered when it was freed is ordered by a thread that can. */
-CASE_WITH(test_others_order_it, env_setup, env_teardown)
+POOL_CASE(test_others_order_it)
 {
-    struct env *env = env_plain(state);
     const uint64_t addr = alloc(env->pool, 4 * MIB), other = alloc(env->pool, 6 * MIB);
 
     env->fake->order_rc = -EBUSY;
@@ -235,9 +219,8 @@ POOL_CASE(test_few_large_ones_wait)
 
 /* Beside other threads a small request of another size leaves what was freed last where it is, as long as something
  * else serves. */
-CASE_WITH(test_another_size_joins_nothing, env_setup, env_teardown)
+POOL_CASE(test_another_size_joins_nothing)
 {
-    struct env *env = env_plain(state);
     const uint64_t first = alloc(env->pool, 4 * KIB), last = alloc(env->pool, MIB);
     uint64_t known;
 
@@ -296,9 +279,8 @@ POOL_CASE(test_kept_serves_when_the_slack_is_used_up)
     assert_int_equal(env->fake->calls[FAKE_ALLOC], 0);
 }
 
-CASE_WITH(test_withdrawn_is_in_no_magazine, env_setup, env_teardown)
+POOL_CASE(test_withdrawn_is_in_no_magazine)
 {
-    struct env *env = env_plain(state);
     const uint64_t addr = alloc(env->pool, 100), beside = alloc(env->pool, 100);
 
     release(addr);
@@ -318,9 +300,8 @@ static void *release_there(void *arg)
 
 /* A block that no magazine may keep counts as handed out until it is off the books of the live: the statistics of that
  * moment would otherwise have more live bytes than their peak. */
-CASE_WITH(test_on_its_way_to_the_pool, env_setup, env_teardown)
+POOL_CASE(test_on_its_way_to_the_pool)
 {
-    struct env *env = env_plain(state);
     uint64_t addr = alloc(env->pool, 3 * MIB);
     const struct magazine *first = env->pool->magazines;
     pthread_t thread;
@@ -360,9 +341,8 @@ static void *churn(void *arg)
 }
 
 /* Withdrawn, trimmed and looked at while threads use their magazines; meant for ThreadSanitizer, too. */
-CASE_WITH(test_side_by_side, env_setup, env_teardown)
+POOL_CASE(test_side_by_side)
 {
-    struct env *env = env_plain(state);
     struct pool_stats stats;
     pthread_t threads[4];
 

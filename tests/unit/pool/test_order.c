@@ -279,11 +279,9 @@ POOL_CASE(test_context_that_failed_defers_nothing)
 
 POOL_CASE(test_alloc_prompt_publishes_kept)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr;
 
     env->fake->prompt = true;
-    env_pool(env, &config);
     addr = alloc(env->pool, 8 * MIB);
     env->fake->order_rc = -EBUSY;
     release(addr);
@@ -294,10 +292,7 @@ POOL_CASE(test_alloc_prompt_publishes_kept)
 
 POOL_CASE(test_alloc_prompt_without_kept_does_not_order)
 {
-    struct pool_config config = fake_config(env->fake);
-
     env->fake->prompt = true;
-    env_pool(env, &config);
     alloc(env->pool, 8 * MIB);
     alloc(env->pool, 8 * MIB);
     assert_int_equal(env->fake->calls[FAKE_ORDER], 0);

@@ -36,16 +36,7 @@ static int teardown(void **state)
     return env_teardown(state);
 }
 
-#define SHARDS_CASE(name) CASE_WITH(name, setup, teardown)
-
-static struct env *env_plain(void **state)
-{
-    struct env *env = *state;
-    struct pool_config config = fake_config(env->fake);
-
-    env_pool(env, &config);
-    return env;
-}
+#define SHARDS_CASE(name) ENV_CASE(name, setup, teardown)
 
 static size_t carved(struct pool *pool, unsigned int place)
 {
@@ -58,7 +49,6 @@ SHARDS_CASE(test_random_sizes_take_no_common_lock)
 {
     enum { THREADS = 4, SLOTS = 256 };
     static uint64_t slots[THREADS][SLOTS];
-    struct env *env = env_plain(state);
     uint64_t seed = 1;
     size_t small = 0, own = 0;
 
@@ -123,7 +113,6 @@ SHARDS_CASE(test_what_others_have_serves)
         {UNIT - UNIT / 16, UNIT / 16 - 4 * KIB, false},
         {UNIT - 4 * KIB, 1 * KIB, false},
     };
-    struct env *env = env_plain(state);
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         const uint64_t whole = alloc_at(env->pool, 0, UNIT - 512);
@@ -153,10 +142,11 @@ SHARDS_CASE(test_what_others_have_serves)
 SHARDS_CASE(test_what_another_one_freed_is_found_there)
 {
     for (unsigned int i = 0; i < 9; i++) {
-        struct env *env = env_plain(state); /* in which the other one has nothing */
         const unsigned int from = i / 3, to = i % 3;
-        const uint64_t addr = alloc_at(env->pool, from, 4 * KIB);
+        uint64_t addr;
 
+        ENV_WITH(env, limit = 0); /* another pool, in which the other one has nothing */
+        addr = alloc_at(env->pool, from, 4 * KIB);
         release_at(from, addr);
         assert_int_equal(alloc_at(env->pool, to, 4 * KIB), addr);
         assert_int_equal(atomic_load(&env->pool->magazines[from].hits), 1);
@@ -166,8 +156,6 @@ SHARDS_CASE(test_what_another_one_freed_is_found_there)
 /* The rest of a segment that has come from another magazine serves the next requests without a look at others. */
 SHARDS_CASE(test_the_rest_of_what_came_is_carved)
 {
-    struct env *env = env_plain(state);
-
     release_at(0, alloc_at(env->pool, 0, MIB));
     alloc_at(env->pool, 1, 300 * KIB);
     for (size_t i = 0; i < 3; i++) {
@@ -182,7 +170,6 @@ SHARDS_CASE(test_the_rest_of_what_came_is_carved)
 SHARDS_CASE(test_what_another_thread_freed_joins)
 {
     static const size_t sizes[] = {4 * KIB, 100 * KIB, 300 * KIB, UNIT / 2, 3 * MIB};
-    struct env *env = env_plain(state);
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
         const size_t count = sizes[i] < UNIT ? (UNIT - 512) / sizes[i] : 1;
@@ -206,7 +193,6 @@ SHARDS_CASE(test_what_another_thread_freed_joins)
 /* Blocks above the close sizes join in their magazine as soon as a request for another such size comes. */
 SHARDS_CASE(test_sizes_between_join)
 {
-    struct env *env = env_plain(state);
     uint64_t addr[5];
 
     for (size_t i = 0; i < 5; i++)
@@ -234,7 +220,6 @@ SHARDS_CASE(test_descriptors_go_round)
 {
     enum { COUNT = 1000 };
     static uint64_t addr[COUNT];
-    struct env *env = env_plain(state);
     size_t most = 0;
 
     for (unsigned int round = 0; round < 20; round++) {

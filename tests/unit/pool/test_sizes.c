@@ -15,7 +15,7 @@ static size_t hits_close_at_hand(const struct pool *pool)
 }
 
 /* A small block serves requests of about its size. */
-CASE_WITH(test_close_sizes_find_each_other, env_setup, env_teardown)
+POOL_CASE(test_close_sizes_find_each_other)
 {
     static const struct {
         size_t freed, requested;
@@ -35,7 +35,6 @@ CASE_WITH(test_close_sizes_find_each_other, env_setup, env_teardown)
         {129 * KIB, 136 * KIB, true},
         {128 * KIB, 128 * KIB + 512, false},
     };
-    struct env *env = *state;
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         const uint64_t freed = alloc(env->pool, cases[i].freed);

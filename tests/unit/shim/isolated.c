@@ -20,11 +20,16 @@
 extern const struct isolated *const __start_isolated_cases[] __attribute__((weak));
 extern const struct isolated *const __stop_isolated_cases[] __attribute__((weak));
 
+/* The words, and where gcov's library writes its counts: scripts/mutate wants to know which tests execute a line. */
 static void environment_set(const char *words)
 {
-    char text[4096];
+    const char *const counts = getenv("GCOV_PREFIX");
+    char text[4096], prefix[4096];
 
+    snprintf(prefix, sizeof(prefix), "%s", counts ? counts : "");
     clearenv();
+    if (counts)
+        setenv("GCOV_PREFIX", prefix, 1);
     snprintf(text, sizeof(text), "%s", words ? words : "");
     for (char *rest = text, *word; (word = strsep(&rest, " "));) {
         char *value = strchr(word, '=');

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_memory_limit.c - shim/base/memory_limit.c: the least limit of the control groups of this process, of version 1
- * and 2, and of those above them; and how many processes share the machine. The files are in a folder of the test's.
+ * and 2, and of those above them; what is left of it; and how many processes share the machine. The files are in a
+ * folder of the test's.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -51,16 +52,16 @@ static void put(const char *root, const char *name, const char *data)
     assert_int_equal(fclose(file), 0);
 }
 
-ISOLATED_ROWS(test_limit, rows)
+/* The answers on a machine with these files. */
+static void ask(const struct row *row, const char *meminfo, uint64_t *ret_all, uint64_t *ret_free)
 {
-    const struct row *row = *state;
-    const uint64_t whole = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     char root[] = "/tmp/cupool-test-XXXXXX", name[256], command[64];
-    uint64_t limit;
 
     assert_non_null(mkdtemp(root));
     fake_start();
     fake.root = root;
+    if (meminfo)
+        put(root, "/proc/meminfo", meminfo);
     if (row->groups)
         put(root, "/proc/self/cgroup", row->groups);
     for (unsigned int i = 0; i < COUNT(row->files) && row->files[i]; i++) {
@@ -69,10 +70,50 @@ ISOLATED_ROWS(test_limit, rows)
         snprintf(name, sizeof(name), "/sys/fs/cgroup%.*s", (int)(data - row->files[i]), row->files[i]);
         put(root, name, data + 1);
     }
-    limit = machine_memory();
-    snprintf(command, sizeof(command), "rm -r %s", root);
+    *ret_all = machine_memory();
+    *ret_free = machine_memory_free();
+    snprintf(command, sizeof(command), "rm -rf %s", root);
     assert_int_equal(system(command), 0);
+}
+
+ISOLATED_ROWS(test_limit, rows)
+{
+    const struct row *row = *state;
+    const uint64_t whole = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t limit, free;
+
+    ask(row, NULL, &limit, &free);
     assert_int_equal(limit, row->expected ? row->expected : whole);
+    assert_int_equal(free, 0); /* the machine does not say it */
+}
+
+#define ENOUGH "MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable:    64 kB\nBuffers: 3 kB\n"
+
+/* The machine's available memory, or what the control groups leave of their limits. */
+static const struct left {
+    const char *meminfo;
+    struct row row;
+} lefts[] = {
+    {ENOUGH, {NULL, {NULL}, 65536}},
+    {"MemTotal: 9 kB\n", {NULL, {NULL}, 0}},
+    {ENOUGH, {"0::/a\n", {"/a/memory.max=8192\n", "/a/memory.current=4000\n"}, 4192}},
+    {ENOUGH, {"0::/a\n", {"/a/memory.max=8192\n", "/a/memory.current=8191\n"}, 1}},
+    {ENOUGH, {"0::/a\n", {"/a/memory.max=8192\n", "/a/memory.current=8192\n"}, 0}},
+    {ENOUGH, {"0::/a\n", {"/a/memory.max=8192\n", "/a/memory.current=9000\n"}, 0}},
+    {ENOUGH, {"0::/a\n", {"/a/memory.max=8192\n"}, 8192}}, /* it does not say how much it uses */
+    {ENOUGH, {"0::/a\n", {"/a/memory.max=max\n", "/a/memory.current=9000\n"}, 65536}},
+    {ENOUGH, {"0::/a/b\n", {"/a/b/memory.max=9000\n", "/a/memory.max=8192\n", "/a/memory.current=8000\n"}, 192}},
+    {ENOUGH,
+     {"4:memory:/a\n", {"/memory/a/memory.limit_in_bytes=8192\n", "/memory/a/memory.usage_in_bytes=100\n"}, 8092}},
+};
+
+ISOLATED_ROWS(test_left, lefts)
+{
+    const struct left *row = *state;
+    uint64_t limit, free;
+
+    ask(&row->row, row->meminfo, &limit, &free);
+    assert_int_equal(free, row->row.expected);
 }
 
 static const struct ranks {

@@ -331,7 +331,7 @@ static const struct said {
     const char *environment, *text;
 } reports[] = {
     {"", ""},
-    {"CUPOOL_FREE=strict CUPOOL_LIMIT=5G XCUPOOL_FREE=1 CUPOO=1", ""},
+    {"CUPOOL_FREE=strict CUPOOL_LIMIT=5G XCUPOOL_FREE=1 CUPOO=1 CUPOOLER=1 CUPOOL=1 cupool_free=1", ""},
     {"CUPOOL_FREE=fast", "2:CUPOOL_FREE has a value that is not accepted (auto|ordered|strict|relaxed); using auto\n"},
     {"CUPOOL_RANK=x", "2:CUPOOL_RANK has a value that is not accepted (number); using none\n"},
     {"CUPOOL_FREEE=1", "2:unknown setting CUPOOL_FREEE (did you mean CUPOOL_FREE?)\n"},
@@ -385,6 +385,11 @@ ISOLATED_CASE(test_nearest)
         {"CUPOOL_", NULL},
         {"CUPOOL_NOPE", NULL},
         {"CUPOOL_FEE", "CUPOOL_FREE"},
+        {"CUPOOL_FOO", NULL},
+        {"CUPOOL_TRACE", "CUPOOL_TRACE_FILE"},
+        {"CUPOOL_STACKS", "CUPOOL_TRACE_STACKS"},
+        {"CUPOOL_ACKS", NULL},
+        {"CUPOOL_TRACE_", NULL},
     };
 
     for (size_t i = 0; i < COUNT(rows); i++) {

@@ -107,6 +107,23 @@ ISOLATED_CASE(test_decay, .environment = DECAY)
     assert_int_equal(pinned.returned, 3);
 }
 
+/* Memory that the device may still use is not handed out again before its work is over. */
+ISOLATED_CASE(test_work_under_way, .environment = DECAY)
+{
+    uint64_t addr, other;
+
+    start();
+    addr = get(LARGE);
+    fake.contexts[0].launched++;
+    put(addr);
+    atomic_fetch_add(&fake.ns, SECOND_NS);
+    other = get(LARGE);
+    assert_int_not_equal(other, addr);
+    fake.contexts[0].over = fake.contexts[0].launched;
+    atomic_fetch_add(&fake.ns, SECOND_NS);
+    assert_int_equal(get(LARGE), addr);
+}
+
 /* The driver's free would wait for the context's work, so it comes later. */
 ISOLATED_CASE(test_decay_beside_work, .environment = DECAY)
 {
@@ -146,4 +163,23 @@ ISOLATED_CASE(test_decay_at_once, .environment = "CUPOOL_HOST_POOL=1 CUPOOL_FREE
     after = dup(STDIN_FILENO);
     assert_int_equal(after, before); /* no file stays open, such as the one that has the nodes */
     close(after);
+}
+
+/* Without one of these functions there is no pool of pinned memory, and the program is told why. */
+static const size_t needed[] = {
+    offsetof(struct real_driver, cuCtxRecordEvent),  offsetof(struct real_driver, cuEventQuery),
+    offsetof(struct real_driver, cuMemAllocHost_v2), offsetof(struct real_driver, cuMemHostAlloc),
+    offsetof(struct real_driver, cuMemFreeHost),
+};
+
+ISOLATED_ROWS(test_older_driver, needed, .environment = DECAY)
+{
+    uint64_t addr = 0;
+
+    start();
+    memset((char *)&fake.driver + *(const size_t *)*state, 0, sizeof(void *));
+    assert_int_equal(serve_host_alloc(0, LARGE, (const void *)(uintptr_t)get, &addr), SERVE_FORWARD);
+    assert_non_null(strstr(fake.said, "CUPOOL_HOST_POOL has no effect"));
+    assert_int_equal(pinned.taken, 0);
+    assert_null(host_memory_pool());
 }

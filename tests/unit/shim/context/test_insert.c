@@ -50,6 +50,9 @@ CASE_WITH(test_ranges, start, NULL)
     (void)state;
     assert_int_equal(insert_reserve(0, &range), -EINVAL);
     assert_int_equal(insert_reserve(SIZE_MAX, &range), -EINVAL);
+    assert_int_equal(insert_reserve(((size_t)1 << 47) + 1, &range), -EINVAL);
+    assert_int_equal(insert_reserve((size_t)1 << 47, &range), 0); /* more than any device has */
+    assert_int_equal(insert_unreserve(range), 0);
     refuse(CUDA_ERROR_OUT_OF_MEMORY, 0, 1);
     assert_int_equal(insert_reserve(1, &range), -ENOMEM);
     assert_int_equal(insert_reserve(1, &range), 0);
@@ -63,8 +66,21 @@ CASE_WITH(test_ranges, start, NULL)
     nothing_is_left();
 }
 
+/* Without one of these functions nothing is reserved, nor taken. */
+static const size_t needed[] = {
+    offsetof(struct real_driver, cuMemAddressReserve),
+    offsetof(struct real_driver, cuMemAddressFree),
+    offsetof(struct real_driver, cuMemMap),
+    offsetof(struct real_driver, cuMemUnmap),
+    offsetof(struct real_driver, cuMemSetAccess),
+    offsetof(struct real_driver, cuMemRelease),
+    offsetof(struct real_driver, cuDeviceGetCount),
+    offsetof(struct real_driver, cuDeviceGetUuid_v2),
+};
+
 CASE_WITH(test_without_the_driver, start, NULL)
 {
+    const struct real_driver whole = fake.driver;
     uint64_t range;
 
     (void)state;
@@ -76,9 +92,15 @@ CASE_WITH(test_without_the_driver, start, NULL)
     assert_int_equal(insert_map(UNIT, 1), -EAGAIN);
     assert_int_equal(insert_unmap(UNIT), -EAGAIN);
     fake.absent = false;
-    fake.driver.cuMemSetAccess = NULL;
-    assert_int_equal(insert_reserve(1, &range), -ENOTSUP);
-    assert_int_equal(import_units(1), -ENOTSUP);
+    fake.no_driver = true;
+    assert_int_equal(insert_reserve(1, &range), -EAGAIN);
+    fake.no_driver = false;
+    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
+        fake.driver = whole;
+        memset((char *)&fake.driver + needed[i], 0, sizeof(void *));
+        assert_int_equal(insert_reserve(1, &range), -ENOTSUP);
+        assert_int_equal(import_units(1), -ENOTSUP);
+    }
 }
 
 CASE_WITH(test_imports_that_are_refused, start, NULL)
@@ -113,6 +135,43 @@ CASE_WITH(test_imports_that_are_refused, start, NULL)
     assert_int_equal(import_units(2), 2);
     assert_int_equal(insert_close(1), 0);
     assert_int_equal(insert_close(2), 0);
+}
+
+/* The last event is this one, of an import of one unit, with any time. */
+static void told_is(const char *event, uint64_t where)
+{
+    char wanted[96];
+
+    snprintf(wanted, sizeof(wanted), "%s \"d\":%d,\"p\":\"0x%llx\",\"n\":%llu,\"us\":", event, fake.device,
+             (unsigned long long)where, (unsigned long long)UNIT);
+    assert_memory_equal(fake.told, wanted, strlen(wanted));
+    fake.told[0] = '\0';
+}
+
+/* Calls that have succeeded are events of the trace. */
+CASE_WITH(test_events, start, NULL)
+{
+    const uint64_t range = range_of(2);
+    int64_t import;
+
+    (void)state;
+    fake.device = 1;
+    import = import_units(1);
+    assert_string_equal(fake.told, "");
+    refuse(CUDA_ERROR_UNKNOWN, 0, 1);
+    assert_int_equal(insert_map(range, import), -EIO);
+    assert_string_equal(fake.told, "");
+    assert_int_equal(insert_map(range + UNIT, import), 0);
+    told_is("insert", range + UNIT);
+    fake.captures = true;
+    assert_int_equal(insert_unmap(range + UNIT), -EBUSY);
+    fake.captures = false;
+    assert_string_equal(fake.told, "");
+    assert_int_equal(insert_unmap(range + UNIT), 0);
+    told_is("withdraw", range + UNIT);
+    assert_int_equal(insert_close(import), 0);
+    assert_int_equal(insert_unreserve(range), 0);
+    assert_string_equal(fake.told, "");
 }
 
 CASE_WITH(test_places, start, NULL)
@@ -155,6 +214,7 @@ CASE_WITH(test_refused_calls, start, NULL)
 {
     const uint64_t range = range_of(2);
     const int64_t import = import_units(2);
+    char said[128];
 
     (void)state;
     for (unsigned int i = 0; i < 3; i++) {
@@ -162,7 +222,11 @@ CASE_WITH(test_refused_calls, start, NULL)
         static const int errors[] = {-ENOMEM, -EBUSY, -EIO};
 
         refuse(results[i], 0, 1);
+        fake.said[0] = '\0';
         assert_int_equal(insert_map(range, import), errors[i]);
+        snprintf(said, sizeof(said), "%llu bytes at %#llx are not inserted (error %d)", 2 * (unsigned long long)UNIT,
+                 (unsigned long long)range, (int)results[i]);
+        assert_string_equal(fake.said, said);
         assert_int_equal(insert_unmap(range), -EINVAL);
     }
     assert_int_equal(insert_map(range, import), 0);
@@ -173,7 +237,9 @@ CASE_WITH(test_refused_calls, start, NULL)
     assert_int_equal(insert_unmap(range), -EBUSY);
     refuse(CUDA_ERROR_LAUNCH_FAILED, 0, 1);
     assert_int_equal(insert_unmap(range), -EIO);
-    refuse(CUDA_ERROR_UNKNOWN, 1, 1);
+    refuse(CUDA_ERROR_LAUNCH_FAILED, 1, 1); /* of a primary context that is not known */
+    assert_int_equal(insert_unmap(range), -EIO);
+    refuse(CUDA_ERROR_UNKNOWN, 2, 1);
     assert_int_equal(insert_unmap(range), -EIO);
     assert_int_equal(fake.maps[0].size, 2 * UNIT);
     assert_int_equal(insert_close(import), -EBUSY);
@@ -280,7 +346,12 @@ CASE_WITH(test_exporters_are_forgotten_with_their_last_import, start, NULL)
     assert_int_equal(insert_close(third), 0);
     first = import_from(1, 1);
     assert_int_equal(fake.exporters, 2);
-    assert_int_equal(insert_close(first), 0);
+    second = import_from(2, 1);
+    assert_int_equal(insert_close(first), 0); /* of two exporters the first */
+    third = import_from(2, 1);
+    assert_int_equal(fake.exporters, 3);
+    assert_int_equal(insert_close(second), 0);
+    assert_int_equal(insert_close(third), 0);
     nothing_is_left();
 }
 

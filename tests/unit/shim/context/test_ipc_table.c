@@ -53,6 +53,12 @@ static void watched_drop(int fd)
 
 static struct ipc_name names[IPC_BLOCKS_MAX + 1];
 
+/* From its first making on the lock checks its use. */
+__attribute__((constructor)) static void lock_make(void)
+{
+    ipc_table_forget();
+}
+
 static int add(uint64_t block, size_t described)
 {
     const struct ipc_segment segment = {.addr = SEGMENT, .size = described, .how = IPC_NATIVE, .fd = -1};
@@ -135,6 +141,121 @@ UNIT_CASE(test_each_holder_gives_back_its_own)
     assert_false(ipc_table_close(&one, &names[1]));
     ipc_table_end(&one);
     assert_null(one.first);
+}
+
+/* The answer to a request for this name. *ret_fd: the descriptor that comes along. */
+static struct ipc_grant asked(struct ipc_holder *holder, const struct ipc_name *name, int *ret_fd)
+{
+    struct ipc_request request;
+    struct ipc_grant granted;
+
+    ipc_request_make(&request, IPC_OPEN, 77, name);
+    memset(&granted, 0x5a, sizeof(granted));
+    ipc_table_grant(holder, &request, &granted, ret_fd);
+    assert_int_equal(granted.number, 77);
+    assert_true(ipc_grant_read(&granted, sizeof(granted), *ret_fd >= 0, &granted));
+    return granted;
+}
+
+/* All that the importer learns of a block, by whichever way its memory comes. */
+UNIT_CASE(test_what_is_granted)
+{
+    struct ipc_segment as = {.addr = SEGMENT, .size = 8 * BLOCK, .front = 3 * BLOCK, .how = IPC_NATIVE, .fd = -1};
+    struct ipc_holder holder = {0};
+    struct ipc_grant first, second, other;
+    struct stat wanted, got;
+    int fd;
+
+    memset(as.card, 1, sizeof(as.card));
+    memset(as.handle, 2, sizeof(as.handle));
+    assert_int_equal(ipc_table_add(NULL, SEGMENT + 2 * BLOCK, 100, &as, &names[0]), 0);
+    assert_int_equal(ipc_table_add(NULL, SEGMENT + 5 * BLOCK, 200, &as, &names[1]), 0);
+    first = asked(&holder, &names[0], &fd);
+    second = asked(&holder, &names[1], &fd);
+    assert_int_equal(fd, -1);
+    assert_int_equal(first.how, IPC_NATIVE);
+    assert_int_equal(first.segment_size, 11 * BLOCK);
+    assert_int_equal(first.offset, 5 * BLOCK);
+    assert_int_equal(first.size, 100);
+    assert_memory_equal(first.card, as.card, sizeof(as.card));
+    assert_memory_equal(first.handle, as.handle, sizeof(as.handle));
+    assert_int_equal(second.offset, 8 * BLOCK);
+    assert_int_equal(second.size, 200);
+    assert_true(ipc_name_equal(&first.segment, &second.segment));
+    assert_false(ipc_name_equal(&names[0], &names[1]));
+
+    as = (struct ipc_segment){.addr = SEGMENT + 8 * BLOCK, .size = BLOCK, .how = IPC_DESCRIPTOR};
+    as.fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    assert_int_equal(ipc_table_add(NULL, as.addr, BLOCK, &as, &names[2]), 0);
+    other = asked(&holder, &names[2], &fd);
+    assert_int_equal(other.how, IPC_DESCRIPTOR);
+    assert_false(ipc_name_equal(&first.segment, &other.segment));
+    assert_int_equal(fstat(as.fd, &wanted) | fstat(fd, &got), 0);
+    assert_int_equal(got.st_ino, wanted.st_ino);
+    assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC);
+    close(fd);
+    close(as.fd); /* by the program: there is nothing that could be granted */
+    assert_int_equal(asked(&holder, &names[2], &fd).status, IPC_FULL);
+    assert_int_equal(asked(&holder, &(struct ipc_name){{1}}, &fd).status, IPC_GONE);
+    ipc_table_end(&holder);
+    ipc_table_segment_gone(SEGMENT + 8 * BLOCK);
+    ipc_table_segment_gone(SEGMENT);
+    assert_false(ipc_table_any());
+}
+
+/* One holder gets a block so often, and one that is freed never. */
+UNIT_CASE(test_how_often_it_is_granted)
+{
+    struct ipc_holder one = {0}, two = {0};
+    struct ipc_name name;
+    int fd;
+
+    assert_int_equal(add(0, BLOCK), 0);
+    for (unsigned int i = 0; i < 4096; i++)
+        assert_int_equal(asked(&one, &names[0], &fd).status, IPC_GRANTED);
+    assert_int_equal(asked(&one, &names[0], &fd).status, IPC_FULL);
+    assert_int_equal(asked(&two, &names[0], &fd).status, IPC_GRANTED);
+    assert_true(ipc_table_close(&one, &names[0]));
+    assert_int_equal(asked(&one, &names[0], &fd).status, IPC_GRANTED);
+    assert_true(ipc_table_name(SEGMENT, &name));
+    assert_false(ipc_table_parked(SEGMENT));
+    assert_int_equal(ipc_table_free(SEGMENT), IPC_FREE_PARKED);
+    assert_int_equal(ipc_table_free(SEGMENT), IPC_FREE_AGAIN);
+    assert_true(ipc_table_parked(SEGMENT));
+    assert_false(ipc_table_parked(SEGMENT + BLOCK));
+    assert_false(ipc_table_name(SEGMENT, &name));
+    assert_int_equal(add(0, BLOCK), -EBUSY);
+    assert_int_equal(asked(&two, &names[0], &fd).status, IPC_GONE);
+    ipc_table_end(&one);
+    assert_false(ipc_table_take(SEGMENT));
+    ipc_table_end(&two);
+    assert_true(ipc_table_take(SEGMENT));
+    assert_false(ipc_table_any());
+}
+
+/* With a context its blocks go, and nobody else's. */
+UNIT_CASE(test_a_context_is_gone)
+{
+    const struct context *const owners[] = {(const struct context *)names, (const struct context *)&names[1]};
+    struct ipc_table_counts counts;
+
+    for (unsigned int i = 0; i < 6; i++) {
+        const struct ipc_segment segment = {
+            .addr = SEGMENT + i / 2 * 2 * BLOCK, .size = 2 * BLOCK, .how = IPC_NATIVE, .fd = -1};
+
+        assert_int_equal(ipc_table_add(owners[i / 2 % 2], SEGMENT + i * BLOCK, BLOCK, &segment, &names[i]), 0);
+    }
+    ipc_table_context_gone(owners[0]);
+    ipc_table_count(&counts);
+    assert_int_equal(counts.blocks, 2);
+    assert_true(ipc_table_has_segment(SEGMENT + 2 * BLOCK));
+    assert_false(ipc_table_has_segment(SEGMENT));
+    assert_false(ipc_table_has_segment(SEGMENT + 4 * BLOCK));
+    assert_true(ipc_table_name(SEGMENT + 3 * BLOCK, &names[0]));
+    ipc_table_context_gone(owners[0]);
+    assert_true(ipc_table_any());
+    ipc_table_context_gone(owners[1]);
+    assert_false(ipc_table_any());
 }
 
 /* Enter a block of a segment with a descriptor; its number. */

@@ -95,6 +95,20 @@ ISOLATED_CASE(test_none, .count = 4, .environment = NCCL)
     assert_false((backend_chosen() == BACKEND_NCCL));
 }
 
+/* Asked for while the program runs (cupool_backend_set): not without a device, and not without NCCL. */
+ISOLATED_CASE(test_asked_for_later)
+{
+    fake_start();
+    fake.nccl = NULL;
+    pooled(0);
+    fake_current(NULL);
+    assert_int_equal(nccl_source.find(), -EAGAIN);
+    assert_string_equal(fake.said, "");
+    fake_current(fake_context(0));
+    assert_int_equal(nccl_source.find(), -ENOTSUP);
+    assert_non_null(strstr(fake.said, "memory from NCCL is not possible"));
+}
+
 ISOLATED_CASE(test_comes_and_goes, .environment = NCCL)
 {
     struct context *context = with_nccl();

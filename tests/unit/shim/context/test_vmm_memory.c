@@ -15,6 +15,8 @@
 #include "context/pause.h"
 #include "vmm_driver.h"
 
+#define VMM ORDERED " CUPOOL_BACKEND=vmm"
+
 ISOLATED_CASE(test_comes, .environment = VMM)
 {
     struct context *context = with_vmm();

@@ -10,6 +10,8 @@
 #include "context/ipc_server.h"
 #include "vmm_driver.h"
 
+#define VMM ORDERED " CUPOOL_BACKEND=vmm"
+
 static CUresult import_handle(CUmemGenericAllocationHandle *ret, void *shared, CUmemAllocationHandleType type)
 {
     *ret = ++vmm.made;

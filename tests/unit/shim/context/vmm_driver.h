@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * vmm_driver.h - the virtual memory calls of a driver for test_vmm_memory.c and test_vmm_shared.c, over fake_driver.h:
- * it keeps count of what is reserved, made and mapped, and refuses what the driver would. Events are over by number.
+ * vmm_driver.h - the virtual memory calls of a driver for test_vmm_memory.c, test_vmm_shared.c and test_pause.c, over
+ * fake_driver.h: it keeps count of what is reserved, made and mapped, and refuses what the driver would. Events are over
+ * by number.
  *
  * Only these include it. Threads: a test's own.
  */
@@ -192,8 +193,6 @@ static void driver_ready(void)
     fake.driver.cuEventQuery = event_query;
     fake.driver.cuDeviceGetAttribute = attribute;
 }
-
-#define VMM ORDERED " CUPOOL_BACKEND=vmm"
 
 static inline struct context *with_vmm(void)
 {

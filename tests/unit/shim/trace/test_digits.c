@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "trace/digits.h"
+#include "trace/trace.h"
 #include "unit.h"
 
 static void same(uint64_t n)
@@ -47,4 +48,25 @@ UNIT_CASE(test_many)
     }
     for (n = 0; n < 20000; n++)
         same(n);
+}
+
+/* A duration of the trace. */
+UNIT_CASE(test_microseconds)
+{
+    static const struct {
+        uint64_t ns;
+        const char *text;
+    } rows[] = {{0, "0.0"},
+                {99, "0.0"},
+                {100, "0.1"},
+                {999, "0.9"},
+                {1000, "1.0"},
+                {1234567, "1234.5"},
+                {UINT64_MAX, "18446744073709551.6"}};
+    char text[64];
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        snprintf(text, sizeof(text), "%llu.%llu", TRACE_US(rows[i].ns));
+        assert_string_equal(text, rows[i].text);
+    }
 }

@@ -10,14 +10,16 @@
 #include "trace/json.h"
 #include "trace/trace.h"
 
-/* UTF-8 of a number, as its rule says; what it returns: bytes. */
+/* UTF-8 of a number; what it returns: bytes. That it is right is seen by reading it again. */
 static unsigned int encode(unsigned int n, unsigned char *to)
 {
-    const unsigned int len = n < 0x80 ? 1 : n < 0x800 ? 2 : n < 0x10000 ? 3 : 4;
+    const unsigned int len = json_utf8((char *)to, n);
+    unsigned int read = len == 1 ? to[0] : to[0] & (0x7fu >> len);
 
-    for (unsigned int i = len - 1; i; i--, n >>= 6)
-        to[i] = (unsigned char)(0x80 | (n & 0x3f));
-    to[0] = (unsigned char)(len == 1 ? n : 0xf00u >> len | n);
+    for (unsigned int i = 1; i < len; i++)
+        read = read << 6 | (to[i] & 0x3f);
+    assert_int_equal(read, n);
+    assert_int_equal(len, n < 0x80 ? 1 : n < 0x800 ? 2 : n < 0x10000 ? 3 : 4);
     to[len] = '\0';
     return len;
 }
