@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * vmm_driver.h - the virtual memory calls of a driver for test_vmm_memory.c, test_vmm_shared.c and test_pause.c, over
- * fake_driver.h: it keeps count of what is reserved, made and mapped, and refuses what the driver would. Events are over
- * by number.
+ * fake_driver.h: it keeps count of what is reserved, made and mapped, and refuses what the driver would. Events are
+ * over by number.
  *
  * Only these include it. Threads: a test's own.
  */
