@@ -8,6 +8,7 @@
 #include "nccl_app.h"
 
 #include <pthread.h>
+#include <stdint.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,9 +180,9 @@ int main(int argc, char **argv)
     pthread_t threads[RANKS_MAX];
     const int rank = argc > 4 ? atoi(argv[3]) : 0;
 
-    for (const struct scenario *const *s = __start_scenarios; argc > 2 && s < __stop_scenarios; s++)
-        if (strcmp((*s)->name, argv[1]) == 0)
-            scenario = (*s)->run;
+    for (size_t i = ((uintptr_t)__stop_scenarios - (uintptr_t)__start_scenarios) / sizeof(void *); i-- && argc > 2;)
+        if (strcmp(__start_scenarios[i]->name, argv[1]) == 0)
+            scenario = __start_scenarios[i]->run;
     ranks = argc > 2 ? atoi(argv[2]) : 0;
     if (!scenario || ranks < 2 || ranks > RANKS_MAX)
         FAIL("usage: nccl_app SCENARIO RANKS [RANK FILE]");

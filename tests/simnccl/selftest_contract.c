@@ -10,6 +10,7 @@
 #include "selftest_two.h"
 
 #include <pthread.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -292,11 +293,18 @@ CONTRACT(not_local, .env = "NCCL_LOCAL_REGISTER=0")
 extern const struct contract *const __start_contract_cases[];
 extern const struct contract *const __stop_contract_cases[];
 
+static size_t contract_count(void)
+{
+    return ((uintptr_t)__stop_contract_cases - (uintptr_t)__start_contract_cases) / sizeof(void *);
+}
+
 int contract_case(const char *name)
 {
-    for (const struct contract *const *one = __start_contract_cases; one < __stop_contract_cases; one++) {
-        if (strcmp((*one)->name, name) == 0) {
-            (*one)->run();
+    for (size_t i = 0; i < contract_count(); i++) {
+        const struct contract *const one = __start_contract_cases[i];
+
+        if (strcmp(one->name, name) == 0) {
+            one->run();
             return failures != 0;
         }
     }
@@ -307,8 +315,8 @@ void contracts(const char *self)
 {
     static char text[16384];
 
-    for (const struct contract *const *one = __start_contract_cases; one < __stop_contract_cases; one++) {
-        const struct contract *of = *one;
+    for (size_t i = 0; i < contract_count(); i++) {
+        const struct contract *of = __start_contract_cases[i];
         const char *argv[] = {self, "case", of->name, NULL};
         const char *env[] = {"SIMNCCL_STRICT=1", "SIMNCCL_REPORT=/dev/stderr", of->env, NULL};
         int status = spawn(argv, env, text, sizeof(text)), breaches = 0;
