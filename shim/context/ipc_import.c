@@ -450,8 +450,8 @@ bool ipc_import_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size, CUcon
 
     pthread_mutex_lock(&imports.lock);
     /* The driver may have a segment at one address for two contexts, each with blocks of its own. */
-    for (size_t i = sorted_until(addr); !import && i && addr - imports.sorted[i - 1]->addr < imports.sorted[i - 1]->size;
-         i--) {
+    for (size_t i = sorted_until(addr);
+         !import && i && addr - imports.sorted[i - 1]->addr < imports.sorted[i - 1]->size; i--) {
         mapping = imports.sorted[i - 1];
         import = import_around(mapping, addr);
     }
