@@ -335,14 +335,14 @@ static int auto_by_line(const void *a, const void *b)
 static int auto_main(int argc, char **argv)
 {
     const size_t n = ((uintptr_t)__stop_auto_tests - (uintptr_t)__start_auto_tests) / sizeof(void *);
-    const struct auto_test *tests[64];
+    const struct auto_test *tests[BT_TESTS_MAX];
     const char *only = NULL;
     int found = 0, failed = 0, passed = 0;
 
-    if (n > sizeof(tests) / sizeof(tests[0]))
+    if (n > BT_TESTS_MAX)
         abort();
-    memcpy(tests, __start_auto_tests, n * sizeof(tests[0]));
-    qsort(tests, n, sizeof(tests[0]), auto_by_line);
+    memcpy(tests, __start_auto_tests, n * sizeof(void *));
+    qsort(tests, n, sizeof(void *), auto_by_line);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--expect-wrong") == 0)
             auto_expect_wrong = true;

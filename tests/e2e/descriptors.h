@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Files of /proc are left out: the library's background thread opens one for a moment, to look at a peer, when it
+/* Files of /proc are left out: the library's background thread opens one for a moment, to look at a peer, whenever it
  * likes. */
 static inline long descriptors(void)
 {

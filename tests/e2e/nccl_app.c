@@ -133,7 +133,10 @@ void on_flag(void *flag)
 
 /* --- which of them, and on how many ranks --- */
 
-static const struct scenario *const tables[] = {scenarios_ops, scenarios_goes, scenarios_captures, scenarios_past};
+/* The section's ends, which the linker defines. */
+extern const struct scenario *const __start_scenarios[] __attribute__((visibility("hidden")));
+extern const struct scenario *const __stop_scenarios[] __attribute__((visibility("hidden")));
+
 static void (*scenario)(struct rank *r);
 
 static void *run(void *arg)
@@ -176,10 +179,9 @@ int main(int argc, char **argv)
     pthread_t threads[RANKS_MAX];
     const int rank = argc > 4 ? atoi(argv[3]) : 0;
 
-    for (size_t i = 0; argc > 2 && i < sizeof(tables) / sizeof(tables[0]); i++)
-        for (const struct scenario *s = tables[i]; s->name; s++)
-            if (strcmp(s->name, argv[1]) == 0)
-                scenario = s->run;
+    for (const struct scenario *const *s = __start_scenarios; argc > 2 && s < __stop_scenarios; s++)
+        if (strcmp((*s)->name, argv[1]) == 0)
+            scenario = (*s)->run;
     ranks = argc > 2 ? atoi(argv[2]) : 0;
     if (!scenario || ranks < 2 || ranks > RANKS_MAX)
         FAIL("usage: nccl_app SCENARIO RANKS [RANK FILE]");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl_app.h - what the files of the program nccl_app share: operations whose data is checked, and the tables of
- * scenarios.
+ * nccl_app.h - what the files of the program nccl_app share: operations whose data is checked, and how scenarios
+ * are found.
  *
  * Other programs do not include it. An error ends the program, with a line that names it.
  *
@@ -49,8 +49,14 @@ struct scenario {
     const char *name;
     void (*run)(struct rank *r);
 };
-/* Each ends with one that has no name. */
-extern const struct scenario scenarios_ops[], scenarios_goes[], scenarios_captures[], scenarios_past[];
+/* NOLINTBEGIN(bugprone-macro-parentheses): the argument is a name */
+/* The head of a scenario's function, which main finds in a section of the program. */
+#define SCENARIO(name_)                                                                                                \
+    static void name_(struct rank *r);                                                                                 \
+    static const struct scenario name_##_scenario = {#name_, name_};                                                   \
+    static const struct scenario *const name_##_place __attribute__((used, section("scenarios"))) = &name_##_scenario; \
+    static void name_(struct rank *r)
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* Memory of cudaMalloc, on the current device. */
 void *get(size_t size);

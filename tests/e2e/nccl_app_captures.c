@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 
 /* A graph that is launched again and again, and memory that has to stay for it although the program has freed it. */
-static void graph(struct rank *r)
+SCENARIO(graph)
 {
     char *at = get(8 * MIB), *large;
     cudaGraphExec_t exec;
@@ -41,7 +41,7 @@ static void graph(struct rank *r)
 }
 
 /* As graph, but more memory is needed than is left while the graph is there. The device has 96 MiB. */
-static void graph_trim(struct rank *r)
+SCENARIO(graph_trim)
 {
     char *at = get(8 * MIB);
     cudaGraphExec_t exec;
@@ -72,7 +72,7 @@ static void graph_trim(struct rank *r)
 
 /* A communicator ends under its last operation, while this thread captures something else, and beside work that waits
  * for what the host does after that. */
-static void beside_capture(struct rank *r)
+SCENARIO(beside_capture)
 {
     static atomic_int flag[RANKS_MAX];
     char *at = get(8 * MIB);
@@ -121,7 +121,7 @@ static void *capture(void *arg)
 }
 
 /* A communicator ends while another thread captures. */
-static void beside_others_capture(struct rank *r)
+SCENARIO(beside_others_capture)
 {
     struct capture c = {.device = r->rank};
     char *at = get(8 * MIB);
@@ -138,7 +138,7 @@ static void beside_others_capture(struct rank *r)
 }
 
 /* Registered memory is freed under the work that uses it, while this thread captures, and something larger needs it. */
-static void freed_beside_capture(struct rank *r)
+SCENARIO(freed_beside_capture)
 {
     char *at = get(20 * MIB);
     cudaStream_t other;
@@ -158,10 +158,3 @@ static void freed_beside_capture(struct rank *r)
     CU(cudaFree(at));
     comm_end(r);
 }
-
-const struct scenario scenarios_captures[] = {{"graph", graph},
-                                              {"graph_trim", graph_trim},
-                                              {"beside_capture", beside_capture},
-                                              {"beside_others_capture", beside_others_capture},
-                                              {"freed_beside_capture", freed_beside_capture},
-                                              {NULL, NULL}};

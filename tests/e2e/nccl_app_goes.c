@@ -13,7 +13,7 @@
 #include "simgpu.h"
 
 /* Memory goes back while a communicator lives, because something larger needs it; the device holds 64 MiB. */
-static void trim(struct rank *r)
+SCENARIO(trim)
 {
     char *at;
 
@@ -51,7 +51,7 @@ static void *block_free(void *arg)
 
 /* Freed while the GPU is still at work with it, and then needed for something larger. Another thread frees it: a
  * request waits for the frees of its own thread before any memory goes. */
-static void busy(struct rank *r)
+SCENARIO(busy)
 {
     struct block block = {.device = r->rank};
     pthread_t other;
@@ -81,7 +81,7 @@ static void *comm_destroy(void *arg)
 }
 
 /* Memory that could not go when it was freed goes in another thread, behind work, when something larger is needed. */
-static void going(struct rank *r)
+SCENARIO(going)
 {
     pthread_t other;
     char *at, *more = get(MIB);
@@ -109,7 +109,7 @@ static void going(struct rank *r)
 }
 
 /* As trim, with 96 MiB, of which some may not come back. */
-static void lose(struct rank *r)
+SCENARIO(lose)
 {
     static const size_t sizes[] = {20, 22, 60};
     char *at;
@@ -124,7 +124,7 @@ static void lose(struct rank *r)
 }
 
 /* Revoked, and destroyed later; memory that it has used goes back in between. The device has 64 MiB. */
-static void revoked(struct rank *r)
+SCENARIO(revoked)
 {
     char *at = get(20 * MIB), *other = get(20 * MIB);
 
@@ -144,7 +144,7 @@ static void revoked(struct rank *r)
 }
 
 /* It ends beside work that waits for what the host does after that. */
-static void ends_beside_work(struct rank *r)
+SCENARIO(ends_beside_work)
 {
     static atomic_int flag[RANKS_MAX];
     char *at = get(8 * MIB);
@@ -165,7 +165,7 @@ static void ends_beside_work(struct rank *r)
 }
 
 /* The program's own ncclMemAlloc finds the device full of memory that the pool has idle and registered. */
-static void own_memory(struct rank *r)
+SCENARIO(own_memory)
 {
     char *at = get(20 * MIB), *other = get(20 * MIB);
     void *own;
@@ -184,7 +184,7 @@ static void own_memory(struct rank *r)
 
 /* Most of the device is the pool's when it is reset, and is there again afterwards; blocks, too, that were not freed.
  */
-static void after_reset(struct rank *r)
+SCENARIO(after_reset)
 {
     char *at;
 
@@ -208,7 +208,7 @@ static void after_reset(struct rank *r)
 #endif
 
 /* Memory of another context goes with that, and has been registered with a communicator that does not. */
-static void other_context(struct rank *r)
+SCENARIO(other_context)
 {
     char *at = get(8 * MIB), *other;
     CUcontext first, second;
@@ -231,7 +231,7 @@ static void other_context(struct rank *r)
 }
 
 /* Natively cudaFree waits for the work that uses it, and ncclMemFree for nothing. */
-static void own_memory_under_work(struct rank *r)
+SCENARIO(own_memory_under_work)
 {
     char *block = get(MIB);
     void *own;
@@ -244,15 +244,3 @@ static void own_memory_under_work(struct rank *r)
     NC(ncclMemFree(own));
     CU(cudaStreamSynchronize(r->stream));
 }
-
-const struct scenario scenarios_goes[] = {{"trim", trim},
-                                          {"busy", busy},
-                                          {"going", going},
-                                          {"lose", lose},
-                                          {"revoked", revoked},
-                                          {"ends_beside_work", ends_beside_work},
-                                          {"own_memory", own_memory},
-                                          {"own_memory_under_work", own_memory_under_work},
-                                          {"after_reset", after_reset},
-                                          {"other_context", other_context},
-                                          {NULL, NULL}};

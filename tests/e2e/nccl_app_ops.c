@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 
 /* Memory before the communicator, and after it; every operation. */
-static void all(struct rank *r)
+SCENARIO(all)
 {
     char *first = get(8 * MIB), *second;
 
@@ -27,7 +27,7 @@ static void all(struct rank *r)
 }
 
 /* Send and receive first, then collectives, on other blocks of the same memory. */
-static void kinds(struct rank *r)
+SCENARIO(kinds)
 {
     char *at = get(8 * MIB), *fresh;
 
@@ -48,7 +48,7 @@ static void kinds(struct rank *r)
 
 /* The first collective is one for which NCCL maps nothing of this memory; then send and receive, and one for which it
  * does. */
-static void maps_nothing(struct rank *r)
+SCENARIO(maps_nothing)
 {
     for (int i = 0; i < 4; i++) {
         char *at = get(8 * MIB), *to = get(16 * MIB);
@@ -74,7 +74,7 @@ static void maps_nothing(struct rank *r)
 }
 
 /* Send, receive and a collective in one group, in memory that send and receive have used before and have not. */
-static void mixed_group(struct rank *r)
+SCENARIO(mixed_group)
 {
     const int next = (r->rank + 1) % ranks, last = (r->rank + ranks - 1) % ranks;
     char *at = get(8 * MIB);
@@ -96,7 +96,7 @@ static void mixed_group(struct rank *r)
 }
 
 /* A receive is pending on another stream, and its sender waits until this rank has called a collective. */
-static void pending(struct rank *r)
+SCENARIO(pending)
 {
     static atomic_int called;
     char *at = get(8 * MIB);
@@ -128,7 +128,7 @@ static void pending(struct rank *r)
 }
 
 /* The program itself takes memory from NCCL, registers it and gives it back. */
-static void own(struct rank *r)
+SCENARIO(own)
 {
     void *from, *to, *handles[2];
 
@@ -150,7 +150,7 @@ static void own(struct rank *r)
 }
 
 /* Communicators made in other ways, and ended in others. */
-static void comms(struct rank *r)
+SCENARIO(comms)
 {
     char *at = get(8 * MIB);
     ncclComm_t first, second;
@@ -184,7 +184,7 @@ static void comms(struct rank *r)
 }
 
 /* One that does not block, polled now and then. */
-static void nonblocking(struct rank *r)
+SCENARIO(nonblocking)
 {
     char *at = get(8 * MIB);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -213,7 +213,7 @@ static void nonblocking(struct rank *r)
 }
 
 /* A communicator of one process that is made, used and ended again and again. */
-static void again(struct rank *r)
+SCENARIO(again)
 {
     char *at = get(8 * MIB);
 
@@ -227,7 +227,7 @@ static void again(struct rank *r)
 }
 
 /* Memory that the program itself takes from NCCL: send and receive first, then collectives. */
-static void own_kinds(struct rank *r)
+SCENARIO(own_kinds)
 {
     char *at;
 
@@ -240,15 +240,3 @@ static void own_kinds(struct rank *r)
     }
     comm_end(r);
 }
-
-const struct scenario scenarios_ops[] = {{"all", all},
-                                         {"kinds", kinds},
-                                         {"maps_nothing", maps_nothing},
-                                         {"mixed_group", mixed_group},
-                                         {"pending", pending},
-                                         {"own", own},
-                                         {"own_kinds", own_kinds},
-                                         {"comms", comms},
-                                         {"nonblocking", nonblocking},
-                                         {"again", again},
-                                         {NULL, NULL}};

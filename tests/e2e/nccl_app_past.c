@@ -77,7 +77,7 @@ static void give_up(const struct mapped *m)
 }
 
 /* Other memory at the same addresses, with two communicators; one has gone when the last of it does. */
-static void mapped(struct rank *r)
+SCENARIO(mapped)
 {
     const struct mapped m = reserve(4 * MIB), n = reserve(8 * MIB);
     ncclComm_t first, second;
@@ -109,7 +109,7 @@ static void mapped(struct rank *r)
 }
 
 /* As mapped, with memory that cudaMalloc gives past the pool; of a second communicator, too, which goes first. */
-static void reused(struct rank *r)
+SCENARIO(reused)
 {
     char *from, *to = get(8 * MIB), *was = NULL;
     ncclComm_t first, second;
@@ -151,7 +151,7 @@ static size_t left(void)
 
 /* Freed within a group, by a stream under work that waits for what the host does next, and in a capture: it goes later,
  * and is not freed again. */
-static void later(struct rank *r)
+SCENARIO(later)
 {
     static atomic_int called;
     char *at = get(8 * MIB), *other;
@@ -204,7 +204,7 @@ static void later(struct rank *r)
 }
 
 /* Unmapped within a group, and something else there afterwards. */
-static void unmapped(struct rank *r)
+SCENARIO(unmapped)
 {
     const struct mapped m = reserve(4 * MIB);
     char *at = get(8 * MIB), *from = map_new(r, &m);
@@ -242,7 +242,7 @@ static void *others_ops(void *arg)
     return NULL;
 }
 
-static void beside(struct rank *r)
+SCENARIO(beside)
 {
     const struct mapped m = reserve(4 * MIB);
     char *at = get(8 * MIB);
@@ -273,7 +273,7 @@ static __typeof__(&cuMemFree_v2) driver_free(void)
 }
 
 /* Freed by a caller that no preload sees, and other memory there afterwards. */
-static void unseen(struct rank *r)
+SCENARIO(unseen)
 {
     char *at = get(8 * MIB), *from = get(4 * MIB), *was = from;
     const __typeof__(&cuMemFree_v2) free_past = driver_free();
@@ -292,7 +292,7 @@ static void unseen(struct rank *r)
 
 /* The context goes with what was used in it, and what was freed in a capture and is still kept; other memory is there
  * next. */
-static void reset(struct rank *r)
+SCENARIO(reset)
 {
     char *at, *other, *was = NULL;
     cudaStream_t stream;
@@ -327,7 +327,7 @@ static void reset(struct rank *r)
 }
 
 /* Send and receive first, then collectives, in memory that nothing lies in front of. */
-static void past_kinds(struct rank *r)
+SCENARIO(past_kinds)
 {
     const struct mapped m = reserve(8 * MIB);
     char *at = map_new(r, &m);
@@ -342,7 +342,7 @@ static void past_kinds(struct rank *r)
 
 /* Memory whose end is not certain to be seen, that others cannot map, or that shares its pages: all but the last time
  * with a buffer in registered memory. */
-static void never(struct rank *r)
+SCENARIO(never)
 {
     const struct mapped m[2] = {reserve(4 * MIB), reserve(4 * MIB)};
     CUmemGenericAllocationHandle handle, imported;
@@ -374,7 +374,7 @@ static void never(struct rank *r)
 }
 
 /* Parts of physical memory: the rest may be mapped elsewhere. And memory of another device. */
-static void parts(struct rank *r)
+SCENARIO(parts)
 {
     static const size_t offsets[] = {0, 2 * MIB, 4 * MIB};
     char *at = get(8 * MIB), *far;
@@ -396,7 +396,7 @@ static void parts(struct rank *r)
 }
 
 /* Memory is freed past the library, and what comes to its address, by a call that is not watched, is smaller. */
-static void unseen_smaller(struct rank *r)
+SCENARIO(unseen_smaller)
 {
     const __typeof__(&cuMemFree_v2) free_past = driver_free();
     char *at = get(8 * MIB), *was, *now;
@@ -416,7 +416,7 @@ static void unseen_smaller(struct rank *r)
 }
 
 /* Two allocations that were used are freed past the library, and one comes to the addresses of both. */
-static void unseen_larger(struct rank *r)
+SCENARIO(unseen_larger)
 {
     const __typeof__(&cuMemFree_v2) free_past = driver_free();
     char *at = get(8 * MIB), *first, *second, *both;
@@ -439,17 +439,3 @@ static void unseen_larger(struct rank *r)
     CU(cudaFree(both));
     CU(cudaFree(at));
 }
-
-const struct scenario scenarios_past[] = {{"mapped", mapped},
-                                          {"reused", reused},
-                                          {"later", later},
-                                          {"unmapped", unmapped},
-                                          {"beside", beside},
-                                          {"unseen", unseen},
-                                          {"reset", reset},
-                                          {"past_kinds", past_kinds},
-                                          {"never", never},
-                                          {"parts", parts},
-                                          {"unseen_smaller", unseen_smaller},
-                                          {"unseen_larger", unseen_larger},
-                                          {NULL, NULL}};

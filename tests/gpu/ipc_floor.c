@@ -195,7 +195,7 @@ static void measure(int go, char spins, useconds_t nap)
     printf("\n");
 }
 
-/* What tells the descriptors of two memories apart: their inodes, or a signal that is set for one of them (cupool's
+/* Descriptors of two memories can be told apart by their inodes, or by a signal that is set for one of them (cupool's
  * file_mark). And whether a second descriptor of one memory is a copy of the first. */
 static void tell_apart(void)
 {

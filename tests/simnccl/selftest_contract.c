@@ -2,9 +2,8 @@
 /*
  * selftest_contract.c - does the NCCL stand-in report each call that breaks a contract, and no other?
  *
- * A table of cases, each run in a process of its own with SIMNCCL_STRICT=1: the calls, the text that has to be on
- * stderr, and the number of breaches. Two ranks in one thread, unless a case says otherwise. The cases about
- * registrations are in selftest_record.c, the data in selftest_data.c.
+ * Each case runs in a process of its own with SIMNCCL_STRICT=1. Two ranks in one thread, unless a case says otherwise.
+ * The cases about registrations are in selftest_record.c, the data in selftest_data.c.
  *
  * Locking: none.
  */
@@ -79,7 +78,7 @@ void send_both(size_t n0, size_t n1)
 
 /* ---- cases ---- */
 
-static void clean(void)
+CONTRACT(clean, .text = "\"registrations\": 2, \"deregistrations\": 2, \"windows\": 0, \"mem_allocs\": 2")
 {
     OK(ncclGroupStart()); /* before there is anything */
     OK(ncclGroupEnd());
@@ -92,8 +91,9 @@ static void clean(void)
     OK(ncclMemFree(two.at[0]));
     OK(ncclMemFree(two.at[1]));
 }
+CONTRACT_ADD(clean_counts, clean, .text = "\"operations\": {\"all\": 4, \"some\": 0, \"none\": 2}")
 
-static void register_shell(void)
+CONTRACT(register_shell, .breaches = 1, .text = "ncclCommRegister on a communicator that is not ready")
 {
     ncclUniqueId id;
 
@@ -105,7 +105,8 @@ static void register_shell(void)
     ncclGroupEnd();
 }
 
-static void use_pending(void)
+CONTRACT(use_pending, .breaches = 2, .text = "ncclAllReduce on a communicator that is not ready",
+         .env = "SIMNCCL_SLOW=5")
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclResult_t state = ncclInProgress;
@@ -127,7 +128,7 @@ static void use_pending(void)
     OK(ncclCommDestroy(comm));
 }
 
-static void after_finalize(void)
+CONTRACT(after_finalize, .breaches = 1, .text = "ncclCommRegister on a communicator that is finalized")
 {
     both_registered();
     deregister_both();
@@ -136,7 +137,7 @@ static void after_finalize(void)
     destroy_both();
 }
 
-static void after_destroy(void)
+CONTRACT(after_destroy, .breaches = 1, .text = "ncclCommCount on a communicator that is destroyed")
 {
     int n;
 
@@ -145,7 +146,7 @@ static void after_destroy(void)
     CHECK_EQ(ncclCommCount(two.comm[0], &n), ncclInvalidArgument);
 }
 
-static void after_revoke(void)
+CONTRACT(after_revoke, .breaches = 1, .text = "ncclCommDeregister on a communicator that is revoked")
 {
     both_registered();
     OK(ncclCommRevoke(two.comm[0], NCCL_REVOKE_DEFAULT));
@@ -154,7 +155,7 @@ static void after_revoke(void)
     OK(ncclCommAbort(two.comm[1]));
 }
 
-static void counts_differ(void)
+CONTRACT(counts_differ, .breaches = 1, .text = "ncclAllReduce (8 elements)")
 {
     ncclResult_t error;
 
@@ -164,16 +165,13 @@ static void counts_differ(void)
     CHECK(error != ncclSuccess);
 }
 
-static void send_counts_differ(void)
+CONTRACT(send_counts_differ, .breaches = 1, .text = "rank 1 does ncclRecv (8 elements), rank 0 ncclRecv (16")
 {
     both();
     send_both(16, 8);
 }
 
-/* The receive buffers alone, and at different offsets: not good, but the same on all ranks. */
-/* A collective that maps nothing neither minds nor helps. */
-/* A group's collectives come first. */
-static void nested(void)
+CONTRACT(nested, .breaches = 2, .text = "ncclGetVersion called from inside ncclBcast")
 {
     both();
     hooks.nest = true;
@@ -184,7 +182,7 @@ static void nested(void)
     wait_both();
 }
 
-static void host_buffer(void)
+CONTRACT(host_buffer, .breaches = 1, .text = "are no live memory")
 {
     both();
     two.at[0] = calloc(N, sizeof(int));
@@ -193,7 +191,7 @@ static void host_buffer(void)
 }
 
 /* A fault ends everything in the context: what hangs behind it must not hold the communicator. */
-static void faulted(void)
+CONTRACT(faulted)
 {
     cudaStream_t s;
     void *p;
@@ -213,7 +211,7 @@ static void faulted(void)
     OK(ncclCommDestroy(two.comm[1]));
 }
 
-static void foreign_free(void)
+CONTRACT(foreign_free, .breaches = 1, .text = "is not from ncclMemAlloc")
 {
     void *p;
 
@@ -223,7 +221,7 @@ static void foreign_free(void)
     OK(cudaFree(p));
 }
 
-static void group_end_alone(void)
+CONTRACT(group_end_alone, .breaches = 1, .text = "ncclGroupEnd without ncclGroupStart")
 {
     CHECK_EQ(ncclGroupEnd(), ncclInvalidUsage);
 }
@@ -237,7 +235,7 @@ static void *window_alone(void *arg)
     return NULL;
 }
 
-static void two_threads(void)
+CONTRACT(two_threads, .breaches = 2, .text = "ncclCommRegister on a communicator that another thread is using")
 {
     ncclUniqueId id;
     ncclComm_t comm;
@@ -257,7 +255,8 @@ static void two_threads(void)
     OK(ncclCommDestroy(comm));
 }
 
-static void failures_injected(void)
+CONTRACT(failures_injected,
+         .env = "SIMNCCL_FAIL=ncclCommRegister:2:2,ncclCommRegister:4:0,ncclMemAlloc:3+,ncclGroupEnd:1")
 {
     void *h[4];
 
@@ -281,7 +280,7 @@ static void failures_injected(void)
     send_both(N, N);
 }
 
-static void not_local(void)
+CONTRACT(not_local, .env = "NCCL_LOCAL_REGISTER=0")
 {
     both();
     two.handle[0] = &two;
@@ -290,59 +289,14 @@ static void not_local(void)
     OK(ncclCommDeregister(two.comm[0], NULL));
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-    int breaches;
-    const char *text, *env;
-} cases[] = {
-    {"clean", clean, 0, "\"registrations\": 2, \"deregistrations\": 2, \"windows\": 0, \"mem_allocs\": 2", NULL},
-    {"clean_counts", clean, 0, "\"operations\": {\"all\": 4, \"some\": 0, \"none\": 2}", NULL},
-    {"register_shell", register_shell, 1, "ncclCommRegister on a communicator that is not ready", NULL},
-    {"use_pending", use_pending, 2, "ncclAllReduce on a communicator that is not ready", "SIMNCCL_SLOW=5"},
-    {"left_registered", left_registered, 1, "ncclGroupEnd: 1 registrations are left", NULL},
-    {"twice_deregistered", twice_deregistered, 1, "not one of this communicator's registrations", NULL},
-    {"handle_mixed", handle_mixed, 1, "not one of this communicator's registrations", NULL},
-    {"after_finalize", after_finalize, 1, "ncclCommRegister on a communicator that is finalized", NULL},
-    {"after_destroy", after_destroy, 1, "ncclCommCount on a communicator that is destroyed", NULL},
-    {"after_revoke", after_revoke, 1, "ncclCommDeregister on a communicator that is revoked", NULL},
-    {"freed_registered", freed_registered, 1, "was freed while it was registered", NULL},
-    {"freed_captured", freed_captured, 1, "was freed while a captured operation uses it", NULL},
-    {"deregister_busy", deregister_busy, 1, "is not finished", NULL},
-    {"deregister_in_group", deregister_in_group, 2, "ncclCommDeregister in a group", NULL},
-    {"counts_differ", counts_differ, 1, "ncclAllReduce (8 elements)", NULL},
-    {"send_counts_differ", send_counts_differ, 1, "rank 1 does ncclRecv (8 elements), rank 0 ncclRecv (16", NULL},
-    {"one_registered", one_registered, 1, "rank 1 are in registered memory, those of rank 0 outside", NULL},
-    {"half_registered", half_registered, 0, "\"all\": 0, \"some\": 2, \"none\": 0}, \"offsets_differ\": 1", NULL},
-    {"receiver_registered", receiver_registered, 1, "ncclRecv: the buffers of rank 1 are in registered memory", NULL},
-    {"p2p_first", p2p_first, 2, "ncclBroadcast on a record that point-to-point operations have used first", NULL},
-    {"p2p_then_in_place", p2p_then_in_place, 0, NULL, NULL},
-    {"p2p_after_in_place", p2p_after_in_place, 2, "ncclBroadcast on a record that point-to-point", NULL},
-    {"p2p_second", p2p_second, 0, NULL, NULL},
-    {"p2p_in_a_group", p2p_in_a_group, 0, NULL, NULL},
-    {"p2p_first_new", p2p_first, 0, NULL, "SIMNCCL_VERSION=22902"},
-    {"window_offsets", window_offsets, 1, "offset 0x100 in the symmetric window of rank 1, 0 in that of rank 0", NULL},
-    {"nested", nested, 2, "ncclGetVersion called from inside ncclBcast", NULL},
-    {"device_left", device_left, 1, "ncclGetVersion: the current device is still the one", NULL},
-    {"wrong_device", wrong_device, 1, "memory of device 1 with a communicator of device 0", NULL},
-    {"two_allocations", two_allocations, 1, "a record over several allocations", NULL},
-    {"two_allocations_new", two_allocations, 0, NULL, "SIMNCCL_VERSION=22902"},
-    {"host_memory", host_memory, 1, "is no live memory of a device", NULL},
-    {"host_buffer", host_buffer, 1, "are no live memory", NULL},
-    {"faulted", faulted, 0, NULL, NULL},
-    {"foreign_free", foreign_free, 1, "is not from ncclMemAlloc", NULL},
-    {"group_end_alone", group_end_alone, 1, "ncclGroupEnd without ncclGroupStart", NULL},
-    {"two_threads", two_threads, 2, "ncclCommRegister on a communicator that another thread is using", NULL},
-    {"failures_injected", failures_injected, 0, NULL,
-     "SIMNCCL_FAIL=ncclCommRegister:2:2,ncclCommRegister:4:0,ncclMemAlloc:3+,ncclGroupEnd:1"},
-    {"not_local", not_local, 0, NULL, "NCCL_LOCAL_REGISTER=0"},
-};
+extern const struct contract *const __start_contract_cases[];
+extern const struct contract *const __stop_contract_cases[];
 
 int contract_case(const char *name)
 {
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        if (strcmp(cases[i].name, name) == 0) {
-            cases[i].run();
+    for (const struct contract *const *one = __start_contract_cases; one < __stop_contract_cases; one++) {
+        if (strcmp((*one)->name, name) == 0) {
+            (*one)->run();
             return failures != 0;
         }
     }
@@ -353,16 +307,16 @@ void contracts(const char *self)
 {
     static char text[16384];
 
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const char *argv[] = {self, "case", cases[i].name, NULL};
-        const char *env[] = {"SIMNCCL_STRICT=1", "SIMNCCL_REPORT=/dev/stderr", cases[i].env, NULL};
+    for (const struct contract *const *one = __start_contract_cases; one < __stop_contract_cases; one++) {
+        const struct contract *of = *one;
+        const char *argv[] = {self, "case", of->name, NULL};
+        const char *env[] = {"SIMNCCL_STRICT=1", "SIMNCCL_REPORT=/dev/stderr", of->env, NULL};
         int status = spawn(argv, env, text, sizeof(text)), breaches = 0;
         for (const char *at = text; (at = strstr(at, "simnccl: CONTRACT: ")); at++)
             breaches++;
-        if (status == (cases[i].breaches ? 86 : 0) && breaches == cases[i].breaches &&
-            (!cases[i].text || strstr(text, cases[i].text)))
+        if (status == (of->breaches ? 86 : 0) && breaches == of->breaches && (!of->text || strstr(text, of->text)))
             continue;
         failures++;
-        fprintf(stderr, "case %s: status %d, %d breaches; not as expected:\n%s", cases[i].name, status, breaches, text);
+        fprintf(stderr, "case %s: status %d, %d breaches; not as expected:\n%s", of->name, status, breaches, text);
     }
 }

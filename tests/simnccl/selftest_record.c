@@ -7,21 +7,21 @@
  */
 #include "selftest_two.h"
 
-void left_registered(void)
+CONTRACT(left_registered, .breaches = 1, .text = "ncclGroupEnd: 1 registrations are left")
 {
     both_registered();
     OK(ncclCommDeregister(two.comm[0], two.handle[0]));
     destroy_both();
 }
 
-void twice_deregistered(void)
+CONTRACT(twice_deregistered, .breaches = 1, .text = "not one of this communicator's registrations")
 {
     both_registered();
     deregister_both();
     CHECK_EQ(ncclCommDeregister(two.comm[0], two.handle[0]), ncclInvalidUsage);
 }
 
-void handle_mixed(void)
+CONTRACT(handle_mixed, .breaches = 1, .text = "not one of this communicator's registrations")
 {
     ncclWindow_t w[2];
 
@@ -35,7 +35,7 @@ void handle_mixed(void)
         OK(ncclCommWindowDeregister(two.comm[i], w[i]));
 }
 
-void freed_registered(void)
+CONTRACT(freed_registered, .breaches = 1, .text = "was freed while it was registered")
 {
     both_registered();
     OK(ncclMemFree(two.at[0]));
@@ -43,7 +43,7 @@ void freed_registered(void)
     deregister_both();
 }
 
-void freed_captured(void)
+CONTRACT(freed_captured, .breaches = 1, .text = "was freed while a captured operation uses it")
 {
     cudaGraph_t graph;
 
@@ -57,7 +57,7 @@ void freed_captured(void)
     OK(cudaGraphDestroy(graph));
 }
 
-void deregister_busy(void)
+CONTRACT(deregister_busy, .breaches = 1, .text = "is not finished")
 {
     struct gate g = {0};
 
@@ -72,7 +72,7 @@ void deregister_busy(void)
     OK(ncclCommDeregister(two.comm[1], two.handle[1]));
 }
 
-void deregister_in_group(void)
+CONTRACT(deregister_in_group, .breaches = 2, .text = "ncclCommDeregister in a group")
 {
     both_registered();
     OK(ncclGroupStart());
@@ -83,7 +83,7 @@ void deregister_in_group(void)
     wait_both();
 }
 
-void one_registered(void)
+CONTRACT(one_registered, .breaches = 1, .text = "rank 1 are in registered memory, those of rank 0 outside")
 {
     both();
     OK(ncclCommRegister(two.comm[1], two.at[1], BYTES, &two.handle[1]));
@@ -91,7 +91,7 @@ void one_registered(void)
     OK(ncclCommDeregister(two.comm[1], two.handle[1]));
 }
 
-void half_registered(void)
+CONTRACT(half_registered, .text = "\"all\": 0, \"some\": 2, \"none\": 0}, \"offsets_differ\": 1")
 {
     both();
     for (int i = 0; i < 2; i++)
@@ -105,7 +105,7 @@ void half_registered(void)
     deregister_both();
 }
 
-void receiver_registered(void)
+CONTRACT(receiver_registered, .breaches = 1, .text = "ncclRecv: the buffers of rank 1 are in registered memory")
 {
     both();
     OK(ncclCommRegister(two.comm[1], two.at[1], BYTES, &two.handle[1]));
@@ -122,15 +122,16 @@ static void broadcast_both(void)
     wait_both();
 }
 
-void p2p_first(void)
+CONTRACT(p2p_first, .breaches = 2, .text = "ncclBroadcast on a record that point-to-point operations have used first")
 {
     both_registered();
     send_both(N, N);
     broadcast_both();
     deregister_both();
 }
+CONTRACT_ADD(p2p_first_new, p2p_first, .env = "SIMNCCL_VERSION=22902")
 
-void p2p_then_in_place(void)
+CONTRACT(p2p_then_in_place)
 {
     both_registered();
     send_both(N, N);
@@ -138,7 +139,7 @@ void p2p_then_in_place(void)
     deregister_both();
 }
 
-void p2p_after_in_place(void)
+CONTRACT(p2p_after_in_place, .breaches = 2, .text = "ncclBroadcast on a record that point-to-point")
 {
     both_registered();
     sum_both(N, N);
@@ -147,7 +148,7 @@ void p2p_after_in_place(void)
     deregister_both();
 }
 
-void p2p_second(void)
+CONTRACT(p2p_second)
 {
     both_registered();
     broadcast_both();
@@ -156,7 +157,7 @@ void p2p_second(void)
     deregister_both();
 }
 
-void p2p_in_a_group(void)
+CONTRACT(p2p_in_a_group)
 {
     both_registered();
     OK(ncclGroupStart());
@@ -168,7 +169,7 @@ void p2p_in_a_group(void)
     deregister_both();
 }
 
-void window_offsets(void)
+CONTRACT(window_offsets, .breaches = 1, .text = "offset 0x100 in the symmetric window of rank 1, 0 in that of rank 0")
 {
     ncclWindow_t w[2];
 
@@ -184,7 +185,7 @@ void window_offsets(void)
         OK(ncclCommWindowDeregister(two.comm[i], w[i]));
 }
 
-void device_left(void)
+CONTRACT(device_left, .breaches = 1, .text = "ncclGetVersion: the current device is still the one")
 {
     void *again;
     int dev, version;
@@ -204,21 +205,22 @@ void device_left(void)
     CHECK_EQ(dev, 0);
 }
 
-void wrong_device(void)
+CONTRACT(wrong_device, .breaches = 1, .text = "memory of device 1 with a communicator of device 0")
 {
     both();
     OK(ncclCommRegister(two.comm[0], two.at[1], BYTES, &two.handle[0]));
     OK(ncclCommDeregister(two.comm[0], two.handle[0]));
 }
 
-void two_allocations(void)
+CONTRACT(two_allocations, .breaches = 1, .text = "a record over several allocations")
 {
     both();
     OK(ncclCommRegister(two.comm[0], two.at[0], 2 * BYTES, &two.handle[0]));
     OK(ncclCommDeregister(two.comm[0], two.handle[0]));
 }
+CONTRACT_ADD(two_allocations_new, two_allocations, .env = "SIMNCCL_VERSION=22902")
 
-void host_memory(void)
+CONTRACT(host_memory, .breaches = 1, .text = "is no live memory of a device")
 {
     both();
     CHECK_EQ(ncclCommRegister(two.comm[0], &two, sizeof(two), &two.handle[0]), ncclInvalidArgument);

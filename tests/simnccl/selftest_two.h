@@ -29,26 +29,24 @@ void sum_both(size_t n0, size_t n1);
 void send_begin(size_t n0, size_t n1);
 void send_both(size_t n0, size_t n1);
 
-/* selftest_record.c: the cases about registrations and the operations that use them */
-void left_registered(void);
-void twice_deregistered(void);
-void handle_mixed(void);
-void freed_registered(void);
-void freed_captured(void);
-void deregister_busy(void);
-void deregister_in_group(void);
-void one_registered(void);
-void half_registered(void);
-void receiver_registered(void);
-void p2p_first(void);
-void p2p_then_in_place(void);
-void p2p_after_in_place(void);
-void p2p_second(void);
-void p2p_in_a_group(void);
-void window_offsets(void);
-void device_left(void);
-void wrong_device(void);
-void two_allocations(void);
-void host_memory(void);
+/* The calls of a case, the number of breaches, a text that has to be on stderr, the environment beside the usual. */
+struct contract {
+    const char *name;
+    void (*run)(void);
+    int breaches;
+    const char *text, *env;
+};
+/* NOLINTBEGIN(bugprone-macro-parentheses): the arguments are names and initialisers */
+/* Puts a case into a section of the program, which contracts() goes through. */
+#define CONTRACT_ADD(name_, run_, ...)                                                                                 \
+    static const struct contract name_##_contract = {.name = #name_, .run = run_, __VA_ARGS__};                        \
+    static const struct contract *const name_##_place __attribute__((used, section("contract_cases"))) =               \
+        &name_##_contract;
+/* The head of a case's function. */
+#define CONTRACT(name_, ...)                                                                                           \
+    static void name_(void);                                                                                           \
+    CONTRACT_ADD(name_, name_, __VA_ARGS__)                                                                            \
+    static void name_(void)
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 #endif

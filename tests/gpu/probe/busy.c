@@ -27,57 +27,11 @@ static struct {
     cudaGraphExec_t exec;
 } s;
 
-#define CALL(name, code)                                                                                               \
-    static int name(void)                                                                                              \
-    {                                                                                                                  \
-        return (int)(code);                                                                                            \
-    }
-
 static const CUmemAllocationProp physical = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                              .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
 
-CALL(malloc_small, cudaMalloc(&s.p, 1000))
-CALL(malloc_large, cudaMalloc(&s.p, 8 * MIB))
-CALL(malloc_too_much, cudaMalloc(&s.p, (size_t)1 << 60))
-CALL(malloc_pitch, cudaMallocPitch(&s.p, &(size_t){0}, 1000, 10))
-CALL(malloc_managed, cudaMallocManaged(&s.p, BYTES, cudaMemAttachGlobal))
-CALL(malloc_async, cudaMallocAsync(&s.p, 1000, s.other))
-CALL(malloc_host, cudaMallocHost(&s.p, BYTES))
-CALL(free_small, cudaFree(s.small))
-CALL(free_large, cudaFree(s.large))
-CALL(free_null, cudaFree(NULL))
-CALL(free_wild, cudaFree((void *)0x1234))
-CALL(free_managed, cudaFree(s.managed))
-CALL(free_async, cudaFreeAsync(s.small, s.other))
-CALL(free_async_own, cudaFreeAsync(s.async, s.other))
-CALL(free_of_async, cudaFree(s.async))
-CALL(free_host, cudaFreeHost(s.pinned))
-CALL(host_register, cudaHostRegister(s.page, BYTES, cudaHostRegisterDefault))
-CALL(host_unregister, cudaHostUnregister(s.registered))
-CALL(mem_get_info, cudaMemGetInfo(&(size_t){0}, &(size_t){0}))
-CALL(address_range, range_code(s.used))
-CALL(pointer_attribute, cuPointerGetAttribute(&(int){0}, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr_of(s.used)))
-CALL(sync_memops, cuPointerSetAttribute(&(int){1}, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, addr_of(s.used)))
-CALL(ipc_handle, cudaIpcGetMemHandle(&(cudaIpcMemHandle_t){{0}}, s.unrelated))
-CALL(memset_, cudaMemset(s.used, 0, BYTES))
-CALL(memset_async, cudaMemsetAsync(s.used, 0, BYTES, s.other))
-CALL(memset_legacy, cudaMemsetAsync(s.used, 0, BYTES, cudaStreamLegacy))
-CALL(copy_to_device, cudaMemcpy(s.used, s.pageable, BYTES, cudaMemcpyHostToDevice))
-CALL(copy_to_host, cudaMemcpy(s.pageable, s.used, BYTES, cudaMemcpyDeviceToHost))
-CALL(copy_device, cudaMemcpy(s.used, (char *)s.used + BYTES / 2, BYTES / 2, cudaMemcpyDeviceToDevice))
-CALL(copy_async, cudaMemcpyAsync(s.used, s.pinned, BYTES, cudaMemcpyHostToDevice, s.other))
-CALL(stream_create, cudaStreamCreateWithFlags(&s.fresh, cudaStreamNonBlocking))
-CALL(stream_destroy, cudaStreamDestroy(s.fresh))
-CALL(stream_query, cudaStreamQuery(s.other))
-CALL(stream_synchronize, cudaStreamSynchronize(s.other))
-CALL(event_create, cudaEventCreateWithFlags(&s.event, cudaEventDisableTiming))
-CALL(event_destroy, cudaEventDestroy(s.event))
-CALL(event_query, cudaEventQuery(s.done))
-CALL(event_record, cudaEventRecord(s.event, s.other))
-CALL(context_record, cuCtxRecordEvent(s.context, s.context_event))
-CALL(context_wait, cuCtxWaitEvent(s.context, s.done))
 /* Work of the second context, while the thread's current one is that. */
-static int memset_second(void)
+static int second_set(void)
 {
     CUresult r = cuCtxSetCurrent(s.second);
 
@@ -85,38 +39,61 @@ static int memset_second(void)
         r = cuMemsetD8Async(s.second_memory, 0, BYTES, s.second_stream);
     return (int)r;
 }
-CALL(get_current, cuCtxGetCurrent(&(CUcontext){0}))
-CALL(get_device, cudaGetDevice(&(int){0}))
-CALL(vmm_create, cuMemCreate(&(CUmemGenericAllocationHandle){0}, 2 * MIB, &physical, 0))
-CALL(vmm_map, cuMemMap(s.reserved, 2 * MIB, 0, s.free_handle, 0))
-CALL(vmm_unmap, cuMemUnmap(s.mapped, 2 * MIB))
-CALL(vmm_release, cuMemRelease(s.free_handle))
-CALL(graph_instantiate, cudaGraphInstantiate(&(cudaGraphExec_t){0}, s.graph, 0))
-CALL(graph_launch, cudaGraphLaunch(s.exec, s.other))
-CALL(graph_exec_destroy, cudaGraphExecDestroy(s.exec))
 
-#define ENTRY(name)                                                                                                    \
-    {                                                                                                                  \
-#name, name                                                                                                    \
-    }
-static const struct {
-    const char *name;
-    int (*fn)(void);
-} calls[] = {
-    ENTRY(malloc_small),      ENTRY(malloc_large),       ENTRY(malloc_too_much), ENTRY(malloc_pitch),
-    ENTRY(malloc_managed),    ENTRY(malloc_async),       ENTRY(malloc_host),     ENTRY(free_small),
-    ENTRY(free_large),        ENTRY(free_null),          ENTRY(free_wild),       ENTRY(free_managed),
-    ENTRY(free_async),        ENTRY(free_async_own),     ENTRY(free_of_async),   ENTRY(free_host),
-    ENTRY(host_register),     ENTRY(host_unregister),    ENTRY(mem_get_info),    ENTRY(address_range),
-    ENTRY(pointer_attribute), ENTRY(sync_memops),        ENTRY(ipc_handle),      ENTRY(memset_),
-    ENTRY(memset_async),      ENTRY(memset_legacy),      ENTRY(copy_to_device),  ENTRY(copy_to_host),
-    ENTRY(copy_device),       ENTRY(copy_async),         ENTRY(stream_create),   ENTRY(stream_destroy),
-    ENTRY(stream_query),      ENTRY(stream_synchronize), ENTRY(event_create),    ENTRY(event_destroy),
-    ENTRY(event_query),       ENTRY(event_record),       ENTRY(context_record),  ENTRY(context_wait),
-    ENTRY(memset_second),     ENTRY(get_current),        ENTRY(get_device),      ENTRY(vmm_create),
-    ENTRY(vmm_map),           ENTRY(vmm_unmap),          ENTRY(vmm_release),     ENTRY(graph_instantiate),
-    ENTRY(graph_launch),      ENTRY(graph_exec_destroy),
-};
+#define CALLS(CALL)                                                                                                    \
+    CALL(malloc_small, cudaMalloc(&s.p, 1000))                                                                         \
+    CALL(malloc_large, cudaMalloc(&s.p, 8 * MIB))                                                                      \
+    CALL(malloc_too_much, cudaMalloc(&s.p, (size_t)1 << 60))                                                           \
+    CALL(malloc_pitch, cudaMallocPitch(&s.p, &(size_t){0}, 1000, 10))                                                  \
+    CALL(malloc_managed, cudaMallocManaged(&s.p, BYTES, cudaMemAttachGlobal))                                          \
+    CALL(malloc_async, cudaMallocAsync(&s.p, 1000, s.other))                                                           \
+    CALL(malloc_host, cudaMallocHost(&s.p, BYTES))                                                                     \
+    CALL(free_small, cudaFree(s.small))                                                                                \
+    CALL(free_large, cudaFree(s.large))                                                                                \
+    CALL(free_null, cudaFree(NULL))                                                                                    \
+    CALL(free_wild, cudaFree((void *)0x1234))                                                                          \
+    CALL(free_managed, cudaFree(s.managed))                                                                            \
+    CALL(free_async, cudaFreeAsync(s.small, s.other))                                                                  \
+    CALL(free_async_own, cudaFreeAsync(s.async, s.other))                                                              \
+    CALL(free_of_async, cudaFree(s.async))                                                                             \
+    CALL(free_host, cudaFreeHost(s.pinned))                                                                            \
+    CALL(host_register, cudaHostRegister(s.page, BYTES, cudaHostRegisterDefault))                                      \
+    CALL(host_unregister, cudaHostUnregister(s.registered))                                                            \
+    CALL(mem_get_info, cudaMemGetInfo(&(size_t){0}, &(size_t){0}))                                                     \
+    CALL(address_range, range_code(s.used))                                                                            \
+    CALL(pointer_attribute, cuPointerGetAttribute(&(int){0}, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr_of(s.used)))       \
+    CALL(sync_memops, cuPointerSetAttribute(&(int){1}, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, addr_of(s.used)))             \
+    CALL(ipc_handle, cudaIpcGetMemHandle(&(cudaIpcMemHandle_t){{0}}, s.unrelated))                                     \
+    CALL(memset_, cudaMemset(s.used, 0, BYTES))                                                                        \
+    CALL(memset_async, cudaMemsetAsync(s.used, 0, BYTES, s.other))                                                     \
+    CALL(memset_legacy, cudaMemsetAsync(s.used, 0, BYTES, cudaStreamLegacy))                                           \
+    CALL(copy_to_device, cudaMemcpy(s.used, s.pageable, BYTES, cudaMemcpyHostToDevice))                                \
+    CALL(copy_to_host, cudaMemcpy(s.pageable, s.used, BYTES, cudaMemcpyDeviceToHost))                                  \
+    CALL(copy_device, cudaMemcpy(s.used, (char *)s.used + BYTES / 2, BYTES / 2, cudaMemcpyDeviceToDevice))             \
+    CALL(copy_async, cudaMemcpyAsync(s.used, s.pinned, BYTES, cudaMemcpyHostToDevice, s.other))                        \
+    CALL(stream_create, cudaStreamCreateWithFlags(&s.fresh, cudaStreamNonBlocking))                                    \
+    CALL(stream_destroy, cudaStreamDestroy(s.fresh))                                                                   \
+    CALL(stream_query, cudaStreamQuery(s.other))                                                                       \
+    CALL(stream_synchronize, cudaStreamSynchronize(s.other))                                                           \
+    CALL(event_create, cudaEventCreateWithFlags(&s.event, cudaEventDisableTiming))                                     \
+    CALL(event_destroy, cudaEventDestroy(s.event))                                                                     \
+    CALL(event_query, cudaEventQuery(s.done))                                                                          \
+    CALL(event_record, cudaEventRecord(s.event, s.other))                                                              \
+    CALL(context_record, cuCtxRecordEvent(s.context, s.context_event))                                                 \
+    CALL(context_wait, cuCtxWaitEvent(s.context, s.done))                                                              \
+    CALL(memset_second, second_set())                                                                                  \
+    CALL(get_current, cuCtxGetCurrent(&(CUcontext){0}))                                                                \
+    CALL(get_device, cudaGetDevice(&(int){0}))                                                                         \
+    CALL(vmm_create, cuMemCreate(&(CUmemGenericAllocationHandle){0}, 2 * MIB, &physical, 0))                           \
+    CALL(vmm_map, cuMemMap(s.reserved, 2 * MIB, 0, s.free_handle, 0))                                                  \
+    CALL(vmm_unmap, cuMemUnmap(s.mapped, 2 * MIB))                                                                     \
+    CALL(vmm_release, cuMemRelease(s.free_handle))                                                                     \
+    CALL(graph_instantiate, cudaGraphInstantiate(&(cudaGraphExec_t){0}, s.graph, 0))                                   \
+    CALL(graph_launch, cudaGraphLaunch(s.exec, s.other))                                                               \
+    CALL(graph_exec_destroy, cudaGraphExecDestroy(s.exec))
+
+CALLS(PROBE_CALL)
+static const struct probe_call calls[] = {CALLS(PROBE_ROW)};
 
 static void things_new(const char *name)
 {
@@ -183,7 +160,7 @@ static void run(const char *name, int arg)
 
         things_new(name);
         NEED(cudaStreamCreateWithFlags(&blocked, cudaStreamNonBlocking));
-        if (calls[i].fn == memset_second) {
+        if (calls[i].fn == call_memset_second) {
             NEED(cuCtxCreate(&s.second, NULL, 0, 0));
             NEED(cuStreamCreate(&s.second_stream, CU_STREAM_NON_BLOCKING));
             NEED(cuMemAlloc(&s.second_memory, BYTES));

@@ -23,116 +23,59 @@ static struct {
     cudaEvent_t made_event;
 } s;
 
-#define CALL(name, code)                                                                                               \
-    static int name(void)                                                                                              \
-    {                                                                                                                  \
-        return (int)(code);                                                                                            \
-    }
+#define CALLS(CALL)                                                                                                    \
+    CALL(malloc_small, cudaMalloc(&s.p, 1000))                                                                         \
+    CALL(malloc_large, cudaMalloc(&s.p, 4 * MIB))                                                                      \
+    CALL(malloc_none, cudaMalloc(&s.p, 0))                                                                             \
+    CALL(malloc_pitch, cudaMallocPitch(&s.p, &(size_t){0}, 1000, 10))                                                  \
+    CALL(malloc_managed, cudaMallocManaged(&s.p, BYTES, cudaMemAttachGlobal))                                          \
+    CALL(malloc_async, cudaMallocAsync(&s.p, 1000, s.other))                                                           \
+    CALL(malloc_async_captured, cudaMallocAsync(&s.p, 1000, s.stream))                                                 \
+    CALL(driver_alloc, cuMemAlloc((CUdeviceptr *)&s.p, 1000))                                                          \
+    CALL(free, cudaFree(s.b))                                                                                          \
+    CALL(free_null, cudaFree(NULL))                                                                                    \
+    CALL(free_wild, cudaFree((void *)0x1234))                                                                          \
+    CALL(free_async, cudaFreeAsync(s.b, s.other))                                                                      \
+    CALL(free_async_captured, cudaFreeAsync(s.b, s.stream))                                                            \
+    CALL(driver_free, cuMemFree(addr_of(s.b)))                                                                         \
+    CALL(mem_get_info, cudaMemGetInfo(&(size_t){0}, &(size_t){0}))                                                     \
+    CALL(driver_mem_get_info, cuMemGetInfo(&(size_t){0}, &(size_t){0}))                                                \
+    CALL(address_range, range_code(s.a))                                                                               \
+    CALL(pointer_attribute, cuPointerGetAttribute(&(int){0}, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr_of(s.a)))          \
+    CALL(sync_memops, cuPointerSetAttribute(&(int){1}, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, addr_of(s.b)))                \
+    CALL(ipc_handle, cudaIpcGetMemHandle(&(cudaIpcMemHandle_t){{0}}, s.a))                                             \
+    CALL(event_query, cudaEventQuery(s.event))                                                                         \
+    CALL(event_query_unrecorded, cudaEventQuery(s.idle))                                                               \
+    CALL(event_record, cudaEventRecord(s.idle, s.other))                                                               \
+    CALL(event_synchronize, cudaEventSynchronize(s.event))                                                             \
+    CALL(event_create, cudaEventCreate(&s.made_event))                                                                 \
+    CALL(event_destroy, cudaEventDestroy(s.made_event))                                                                \
+    CALL(stream_query, cudaStreamQuery(s.other))                                                                       \
+    CALL(stream_query_captured, cudaStreamQuery(s.stream))                                                             \
+    CALL(stream_synchronize, cudaStreamSynchronize(s.other))                                                           \
+    CALL(stream_create, cudaStreamCreateWithFlags(&s.made_stream, cudaStreamNonBlocking))                              \
+    CALL(stream_destroy, cudaStreamDestroy(s.made_stream))                                                             \
+    CALL(device_synchronize, cudaDeviceSynchronize())                                                                  \
+    CALL(context_synchronize, cuCtxSynchronize())                                                                      \
+    CALL(context_record, cuCtxRecordEvent(s.context, s.context_event))                                                 \
+    CALL(context_wait, cuCtxWaitEvent(s.context, s.event))                                                             \
+    CALL(memcpy_to_device, cudaMemcpy(s.b, s.pageable, BYTES, cudaMemcpyHostToDevice))                                 \
+    CALL(memcpy_to_host, cudaMemcpy(s.pageable, s.b, BYTES, cudaMemcpyDeviceToHost))                                   \
+    CALL(memcpy_device, cudaMemcpy(s.b, (char *)s.b + BYTES / 2, BYTES / 2, cudaMemcpyDeviceToDevice))                 \
+    CALL(memset, cudaMemset(s.b, 0, BYTES))                                                                            \
+    CALL(memset_async, cudaMemsetAsync(s.b, 0, BYTES, s.other))                                                        \
+    CALL(memset_legacy, cudaMemsetAsync(s.b, 0, BYTES, cudaStreamLegacy))                                              \
+    CALL(memset_per_thread, cudaMemsetAsync(s.b, 0, BYTES, cudaStreamPerThread))                                       \
+    CALL(malloc_host, cudaMallocHost(&s.p, BYTES))                                                                     \
+    CALL(host_alloc, cudaHostAlloc(&s.p, BYTES, cudaHostAllocMapped))                                                  \
+    CALL(free_host, cudaFreeHost(s.host))                                                                              \
+    CALL(host_register, cudaHostRegister(s.page, BYTES, cudaHostRegisterDefault))                                      \
+    CALL(device_attribute, cudaDeviceGetAttribute(&(int){0}, cudaDevAttrWarpSize, 0))                                  \
+    CALL(get_device, cudaGetDevice(&(int){0}))                                                                         \
+    CALL(set_device, cudaSetDevice(0))
 
-CALL(malloc_small, cudaMalloc(&s.p, 1000))
-CALL(malloc_large, cudaMalloc(&s.p, 4 * MIB))
-CALL(malloc_none, cudaMalloc(&s.p, 0))
-CALL(malloc_pitch, cudaMallocPitch(&s.p, &(size_t){0}, 1000, 10))
-CALL(malloc_managed, cudaMallocManaged(&s.p, BYTES, cudaMemAttachGlobal))
-CALL(malloc_async, cudaMallocAsync(&s.p, 1000, s.other))
-CALL(malloc_async_captured, cudaMallocAsync(&s.p, 1000, s.stream))
-CALL(driver_alloc, cuMemAlloc((CUdeviceptr *)&s.p, 1000))
-CALL(free_, cudaFree(s.b))
-CALL(free_null, cudaFree(NULL))
-CALL(free_wild, cudaFree((void *)0x1234))
-CALL(free_async, cudaFreeAsync(s.b, s.other))
-CALL(free_async_captured, cudaFreeAsync(s.b, s.stream))
-CALL(driver_free, cuMemFree(addr_of(s.b)))
-CALL(mem_get_info, cudaMemGetInfo(&(size_t){0}, &(size_t){0}))
-CALL(driver_mem_get_info, cuMemGetInfo(&(size_t){0}, &(size_t){0}))
-CALL(address_range, range_code(s.a))
-CALL(pointer_attribute, cuPointerGetAttribute(&(int){0}, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr_of(s.a)))
-CALL(sync_memops, cuPointerSetAttribute(&(int){1}, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, addr_of(s.b)))
-CALL(ipc_handle, cudaIpcGetMemHandle(&(cudaIpcMemHandle_t){{0}}, s.a))
-CALL(event_query, cudaEventQuery(s.event))
-CALL(event_query_unrecorded, cudaEventQuery(s.idle))
-CALL(event_record, cudaEventRecord(s.idle, s.other))
-CALL(event_synchronize, cudaEventSynchronize(s.event))
-CALL(event_create, cudaEventCreate(&s.made_event))
-CALL(event_destroy, cudaEventDestroy(s.made_event))
-CALL(stream_query, cudaStreamQuery(s.other))
-CALL(stream_query_captured, cudaStreamQuery(s.stream))
-CALL(stream_synchronize, cudaStreamSynchronize(s.other))
-CALL(stream_create, cudaStreamCreateWithFlags(&s.made_stream, cudaStreamNonBlocking))
-CALL(stream_destroy, cudaStreamDestroy(s.made_stream))
-CALL(device_synchronize, cudaDeviceSynchronize())
-CALL(context_synchronize, cuCtxSynchronize())
-CALL(context_record, cuCtxRecordEvent(s.context, s.context_event))
-CALL(context_wait, cuCtxWaitEvent(s.context, s.event))
-CALL(memcpy_to_device, cudaMemcpy(s.b, s.pageable, BYTES, cudaMemcpyHostToDevice))
-CALL(memcpy_to_host, cudaMemcpy(s.pageable, s.b, BYTES, cudaMemcpyDeviceToHost))
-CALL(memcpy_device, cudaMemcpy(s.b, (char *)s.b + BYTES / 2, BYTES / 2, cudaMemcpyDeviceToDevice))
-CALL(memset_, cudaMemset(s.b, 0, BYTES))
-CALL(memset_async, cudaMemsetAsync(s.b, 0, BYTES, s.other))
-CALL(memset_legacy, cudaMemsetAsync(s.b, 0, BYTES, cudaStreamLegacy))
-CALL(memset_per_thread, cudaMemsetAsync(s.b, 0, BYTES, cudaStreamPerThread))
-CALL(malloc_host, cudaMallocHost(&s.p, BYTES))
-CALL(host_alloc, cudaHostAlloc(&s.p, BYTES, cudaHostAllocMapped))
-CALL(free_host, cudaFreeHost(s.host))
-CALL(host_register, cudaHostRegister(s.page, BYTES, cudaHostRegisterDefault))
-CALL(device_attribute, cudaDeviceGetAttribute(&(int){0}, cudaDevAttrWarpSize, 0))
-CALL(get_device, cudaGetDevice(&(int){0}))
-CALL(set_device, cudaSetDevice(0))
-
-static const struct {
-    const char *name;
-    int (*fn)(void);
-} calls[] = {
-    {"malloc_small", malloc_small},
-    {"malloc_large", malloc_large},
-    {"malloc_none", malloc_none},
-    {"malloc_pitch", malloc_pitch},
-    {"malloc_managed", malloc_managed},
-    {"malloc_async", malloc_async},
-    {"malloc_async_captured", malloc_async_captured},
-    {"driver_alloc", driver_alloc},
-    {"free", free_},
-    {"free_null", free_null},
-    {"free_wild", free_wild},
-    {"free_async", free_async},
-    {"free_async_captured", free_async_captured},
-    {"driver_free", driver_free},
-    {"mem_get_info", mem_get_info},
-    {"driver_mem_get_info", driver_mem_get_info},
-    {"address_range", address_range},
-    {"pointer_attribute", pointer_attribute},
-    {"sync_memops", sync_memops},
-    {"ipc_handle", ipc_handle},
-    {"event_query", event_query},
-    {"event_query_unrecorded", event_query_unrecorded},
-    {"event_record", event_record},
-    {"event_synchronize", event_synchronize},
-    {"event_create", event_create},
-    {"event_destroy", event_destroy},
-    {"stream_query", stream_query},
-    {"stream_query_captured", stream_query_captured},
-    {"stream_synchronize", stream_synchronize},
-    {"stream_create", stream_create},
-    {"stream_destroy", stream_destroy},
-    {"device_synchronize", device_synchronize},
-    {"context_synchronize", context_synchronize},
-    {"context_record", context_record},
-    {"context_wait", context_wait},
-    {"memcpy_to_device", memcpy_to_device},
-    {"memcpy_to_host", memcpy_to_host},
-    {"memcpy_device", memcpy_device},
-    {"memset", memset_},
-    {"memset_async", memset_async},
-    {"memset_legacy", memset_legacy},
-    {"memset_per_thread", memset_per_thread},
-    {"malloc_host", malloc_host},
-    {"host_alloc", host_alloc},
-    {"free_host", free_host},
-    {"host_register", host_register},
-    {"device_attribute", device_attribute},
-    {"get_device", get_device},
-    {"set_device", set_device},
-};
+CALLS(PROBE_CALL)
+static const struct probe_call calls[] = {CALLS(PROBE_ROW)};
 
 struct answer {
     int (*fn)(void);

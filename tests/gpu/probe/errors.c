@@ -26,35 +26,31 @@ static struct {
     _Atomic(int) result, done;
 } h;
 
-#define CALL(name, code)                                                                                               \
-    static int name(void)                                                                                              \
-    {                                                                                                                  \
-        return (int)(code);                                                                                            \
-    }
+#define IN_HOSTFN(CALL)                                                                                                \
+    CALL(malloc, cudaMalloc(&h.q, 1000))                                                                               \
+    CALL(malloc_large, cudaMalloc(&h.q, 4 * MIB))                                                                      \
+    CALL(free, cudaFree(h.p))                                                                                          \
+    CALL(free_null, cudaFree(NULL))                                                                                    \
+    CALL(driver_alloc, cuMemAlloc((CUdeviceptr *)&h.q, 1000))                                                          \
+    CALL(driver_free, cuMemFree(addr_of(h.p)))                                                                         \
+    CALL(mem_get_info, cudaMemGetInfo(&(size_t){0}, &(size_t){0}))                                                     \
+    CALL(event_query, cudaEventQuery(h.event))                                                                         \
+    CALL(event_record, cudaEventRecord(h.event, h.other))                                                              \
+    CALL(stream_query, cudaStreamQuery(h.other))                                                                       \
+    CALL(memset_async, cudaMemsetAsync(h.p, 0, 1000, h.other))                                                         \
+    CALL(context_record, cuCtxRecordEvent(h.context, h.context_event))                                                 \
+    CALL(get_current, cuCtxGetCurrent(&(CUcontext){0}))                                                                \
+    CALL(get_device, cudaGetDevice(&(int){0}))                                                                         \
+    CALL(address_range, range_code(h.p))                                                                               \
+    CALL(device_synchronize, cudaDeviceSynchronize())                                                                  \
+    CALL(last_error, cudaGetLastError())
 
-CALL(in_malloc, cudaMalloc(&h.q, 1000))
-CALL(in_malloc_large, cudaMalloc(&h.q, 4 * MIB))
-CALL(in_free, cudaFree(h.p))
-CALL(in_free_null, cudaFree(NULL))
-CALL(in_driver_alloc, cuMemAlloc((CUdeviceptr *)&h.q, 1000))
-CALL(in_driver_free, cuMemFree(addr_of(h.p)))
-CALL(in_mem_get_info, cudaMemGetInfo(&(size_t){0}, &(size_t){0}))
-CALL(in_event_query, cudaEventQuery(h.event))
-CALL(in_event_record, cudaEventRecord(h.event, h.other))
-CALL(in_stream_query, cudaStreamQuery(h.other))
-CALL(in_memset_async, cudaMemsetAsync(h.p, 0, 1000, h.other))
-CALL(in_context_record, cuCtxRecordEvent(h.context, h.context_event))
-CALL(in_get_current, cuCtxGetCurrent(&(CUcontext){0}))
-CALL(in_get_device, cudaGetDevice(&(int){0}))
-CALL(in_address_range, range_code(h.p))
-CALL(in_device_synchronize, cudaDeviceSynchronize())
-CALL(in_last_error, cudaGetLastError())
-
-static int (*const in_calls[])(void) = {
-    in_malloc,       in_malloc_large, in_free,          in_free_null,          in_driver_alloc, in_driver_free,
-    in_mem_get_info, in_event_query,  in_event_record,  in_stream_query,       in_memset_async, in_context_record,
-    in_get_current,  in_get_device,   in_address_range, in_device_synchronize, in_last_error,
-};
+#define IN_CALL(name_, code_)   PROBE_CALL(in_##name_, code_)
+#define IN_ROW(name_, code_)    call_in_##name_,
+#define IN_NUMBER(name_, code_) NUMBER_IN_##name_,
+IN_HOSTFN(IN_CALL)
+static int (*const in_calls[])(void) = {IN_HOSTFN(IN_ROW)};
+enum { IN_HOSTFN(IN_NUMBER) };
 
 static void CUDART_CB in_fn(void *call)
 {
@@ -86,17 +82,8 @@ static void run_hostfn(const char *name, int arg)
     fact(name, "sync", "%d", (int)cudaStreamSynchronize(stream));
 }
 
-const struct probe_case hostfn_cases[] = {
-    {"hostfn.malloc", run_hostfn, 0},         {"hostfn.malloc_large", run_hostfn, 1},
-    {"hostfn.free", run_hostfn, 2},           {"hostfn.free_null", run_hostfn, 3},
-    {"hostfn.driver_alloc", run_hostfn, 4},   {"hostfn.driver_free", run_hostfn, 5},
-    {"hostfn.mem_get_info", run_hostfn, 6},   {"hostfn.event_query", run_hostfn, 7},
-    {"hostfn.event_record", run_hostfn, 8},   {"hostfn.stream_query", run_hostfn, 9},
-    {"hostfn.memset_async", run_hostfn, 10},  {"hostfn.context_record", run_hostfn, 11},
-    {"hostfn.get_current", run_hostfn, 12},   {"hostfn.get_device", run_hostfn, 13},
-    {"hostfn.address_range", run_hostfn, 14}, {"hostfn.device_synchronize", run_hostfn, 15},
-    {"hostfn.last_error", run_hostfn, 16},    {NULL, NULL, 0},
-};
+#define HOSTFN_CASE(name_, code_) {"hostfn." #name_, run_hostfn, NUMBER_IN_##name_},
+const struct probe_case hostfn_cases[] = {IN_HOSTFN(HOSTFN_CASE){NULL, NULL, 0}};
 
 /* --- sticky errors --- */
 
@@ -160,72 +147,43 @@ static void fault(const char *name)
     nap_ms(6 * SETTLE_MS); /* with other processes on the GPU it takes its time */
 }
 
-CALL(after_malloc_small, cudaMalloc(&e.fresh, 1000))
-CALL(after_malloc_cached, cudaMalloc(&e.fresh, 5 * MIB))
-CALL(after_malloc_large, cudaMalloc(&e.fresh, 64 * MIB))
-CALL(after_malloc_none, cudaMalloc(&e.fresh, 0))
-CALL(after_malloc_too_much, cudaMalloc(&e.fresh, (size_t)1 << 60))
-CALL(after_free, cudaFree(e.other))
-CALL(after_free_null, cudaFree(NULL))
-CALL(after_free_wild, cudaFree((void *)0x1234))
-CALL(after_driver_alloc, cuMemAlloc((CUdeviceptr *)&e.fresh, 1000))
-CALL(after_driver_free, cuMemFree(addr_of(e.other)))
-CALL(after_driver_free_wild, cuMemFree(0x1234))
-CALL(after_mem_get_info, cudaMemGetInfo(&(size_t){0}, &(size_t){0}))
-CALL(after_driver_mem_get_info, cuMemGetInfo(&(size_t){0}, &(size_t){0}))
-CALL(after_last_error, cudaGetLastError())
-CALL(after_peek, cudaPeekAtLastError())
-CALL(after_memcpy, cudaMemcpy(e.bytes, e.live, BYTES, cudaMemcpyDeviceToHost))
-CALL(after_memset_async, cudaMemsetAsync(e.live, 0, BYTES, e.stream))
-CALL(after_device_synchronize, cudaDeviceSynchronize())
-CALL(after_stream_query, cudaStreamQuery(e.stream))
-CALL(after_event_query, cudaEventQuery(e.event))
-CALL(after_event_record, cudaEventRecord(e.event, e.stream))
-CALL(after_context_record, cuCtxRecordEvent(e.context, e.context_event))
-CALL(after_context_wait, cuCtxWaitEvent(e.context, e.context_event))
-CALL(after_context_synchronize, cuCtxSynchronize())
-CALL(after_address_range, range_code(e.live))
-CALL(after_get_device, cudaGetDevice(&(int){0}))
-CALL(after_malloc_host, cudaMallocHost(&e.fresh, BYTES))
-CALL(after_malloc_async, cudaMallocAsync(&e.fresh, 1000, e.stream))
-CALL(after_free_async, cudaFreeAsync(e.other, e.stream))
-CALL(after_stream_create, cudaStreamCreate(&(cudaStream_t){0}))
+/* FIRST: also as the first call after the error. */
+#define LIST(CALL, FIRST)                                                                                              \
+    FIRST(malloc_small, cudaMalloc(&e.fresh, 1000))                                                                    \
+    FIRST(malloc_cached, cudaMalloc(&e.fresh, 5 * MIB))                                                                \
+    FIRST(malloc_large, cudaMalloc(&e.fresh, 64 * MIB))                                                                \
+    FIRST(malloc_none, cudaMalloc(&e.fresh, 0))                                                                        \
+    FIRST(malloc_too_much, cudaMalloc(&e.fresh, (size_t)1 << 60))                                                      \
+    FIRST(free, cudaFree(e.other))                                                                                     \
+    FIRST(free_null, cudaFree(NULL))                                                                                   \
+    FIRST(free_wild, cudaFree((void *)0x1234))                                                                         \
+    FIRST(driver_alloc, cuMemAlloc((CUdeviceptr *)&e.fresh, 1000))                                                     \
+    FIRST(driver_free, cuMemFree(addr_of(e.other)))                                                                    \
+    CALL(driver_free_wild, cuMemFree(0x1234))                                                                          \
+    FIRST(mem_get_info, cudaMemGetInfo(&(size_t){0}, &(size_t){0}))                                                    \
+    CALL(driver_mem_get_info, cuMemGetInfo(&(size_t){0}, &(size_t){0}))                                                \
+    FIRST(last_error, cudaGetLastError())                                                                              \
+    FIRST(peek, cudaPeekAtLastError())                                                                                 \
+    FIRST(memcpy, cudaMemcpy(e.bytes, e.live, BYTES, cudaMemcpyDeviceToHost))                                          \
+    FIRST(memset_async, cudaMemsetAsync(e.live, 0, BYTES, e.stream))                                                   \
+    FIRST(device_synchronize, cudaDeviceSynchronize())                                                                 \
+    FIRST(stream_query, cudaStreamQuery(e.stream))                                                                     \
+    FIRST(event_query, cudaEventQuery(e.event))                                                                        \
+    CALL(event_record, cudaEventRecord(e.event, e.stream))                                                             \
+    FIRST(context_record, cuCtxRecordEvent(e.context, e.context_event))                                                \
+    CALL(context_wait, cuCtxWaitEvent(e.context, e.context_event))                                                     \
+    CALL(context_synchronize, cuCtxSynchronize())                                                                      \
+    FIRST(address_range, range_code(e.live))                                                                           \
+    CALL(get_device, cudaGetDevice(&(int){0}))                                                                         \
+    CALL(malloc_host, cudaMallocHost(&e.fresh, BYTES))                                                                 \
+    CALL(malloc_async, cudaMallocAsync(&e.fresh, 1000, e.stream))                                                      \
+    FIRST(free_async, cudaFreeAsync(e.other, e.stream))                                                                \
+    CALL(stream_create, cudaStreamCreate(&(cudaStream_t){0}))
 
-static const struct {
-    const char *name;
-    int (*fn)(void);
-} after[] = {
-    {"malloc_small", after_malloc_small},
-    {"malloc_cached", after_malloc_cached},
-    {"malloc_large", after_malloc_large},
-    {"malloc_none", after_malloc_none},
-    {"malloc_too_much", after_malloc_too_much},
-    {"free", after_free},
-    {"free_null", after_free_null},
-    {"free_wild", after_free_wild},
-    {"driver_alloc", after_driver_alloc},
-    {"driver_free", after_driver_free},
-    {"driver_free_wild", after_driver_free_wild},
-    {"mem_get_info", after_mem_get_info},
-    {"driver_mem_get_info", after_driver_mem_get_info},
-    {"last_error", after_last_error},
-    {"peek", after_peek},
-    {"memcpy", after_memcpy},
-    {"memset_async", after_memset_async},
-    {"device_synchronize", after_device_synchronize},
-    {"stream_query", after_stream_query},
-    {"event_query", after_event_query},
-    {"event_record", after_event_record},
-    {"context_record", after_context_record},
-    {"context_wait", after_context_wait},
-    {"context_synchronize", after_context_synchronize},
-    {"address_range", after_address_range},
-    {"get_device", after_get_device},
-    {"malloc_host", after_malloc_host},
-    {"malloc_async", after_malloc_async},
-    {"free_async", after_free_async},
-    {"stream_create", after_stream_create},
-};
+LIST(PROBE_CALL, PROBE_CALL)
+static const struct probe_call after[] = {LIST(PROBE_ROW, PROBE_ROW)};
+#define NUMBER(name_, code_) NUMBER_##name_,
+enum { LIST(NUMBER, NUMBER) };
 #define AFTER (sizeof(after) / sizeof(after[0]))
 
 /* CODE last LAST: what a call answered, and what the last error was afterwards. */
@@ -360,6 +318,8 @@ static void run_make(const char *name, int how)
     fact(name, "result", "%d sync %d malloc %d", result, synced, (int)cudaMalloc(&e.fresh, 1000));
 }
 
+#define NO_CASE(name_, code_)
+#define FIRST_CASE(name_, code_) {"sticky.first." #name_, run_first, NUMBER_##name_},
 const struct probe_case sticky_cases[] = {
     {"sticky.make.unmapped", run_make, UNMAPPED},
     {"sticky.make.no_address", run_make, NO_ADDRESS},
@@ -371,26 +331,5 @@ const struct probe_case sticky_cases[] = {
     {"sticky.make.freed_in_graph", run_make, FREED_IN_GRAPH},
     {"sticky.seen", run_seen, 0},
     {"sticky.elsewhere", run_elsewhere, 0},
-    {"sticky.first.malloc_small", run_first, 0},
-    {"sticky.first.malloc_cached", run_first, 1},
-    {"sticky.first.malloc_large", run_first, 2},
-    {"sticky.first.malloc_none", run_first, 3},
-    {"sticky.first.malloc_too_much", run_first, 4},
-    {"sticky.first.free", run_first, 5},
-    {"sticky.first.free_null", run_first, 6},
-    {"sticky.first.free_wild", run_first, 7},
-    {"sticky.first.driver_alloc", run_first, 8},
-    {"sticky.first.driver_free", run_first, 9},
-    {"sticky.first.mem_get_info", run_first, 11},
-    {"sticky.first.last_error", run_first, 13},
-    {"sticky.first.peek", run_first, 14},
-    {"sticky.first.memcpy", run_first, 15},
-    {"sticky.first.memset_async", run_first, 16},
-    {"sticky.first.device_synchronize", run_first, 17},
-    {"sticky.first.stream_query", run_first, 18},
-    {"sticky.first.event_query", run_first, 19},
-    {"sticky.first.context_record", run_first, 21},
-    {"sticky.first.address_range", run_first, 24},
-    {"sticky.first.free_async", run_first, 28},
-    {NULL, NULL, 0},
+    LIST(NO_CASE, FIRST_CASE){NULL, NULL, 0},
 };

@@ -13,11 +13,6 @@
 #include "probe.h"
 
 #define BYTES (64 * KIB)
-#define CALL(name, code)                                                                                               \
-    static int name(void)                                                                                              \
-    {                                                                                                                  \
-        return (int)(code);                                                                                            \
-    }
 
 static struct {
     CUcontext primary;
@@ -44,36 +39,29 @@ static void prepare(const char *name)
 
 enum target { LEGACY, PER_THREAD, BLOCKING, NON_BLOCKING, SECOND, OTHER_DEVICE };
 
-CALL(free_runtime, cudaFreeHost(s.p))
-CALL(free_driver, cuMemFreeHost(s.p))
-CALL(free_large, cudaFreeHost(s.large))
-CALL(free_null, cudaFreeHost(NULL))
-CALL(free_again, cudaFreeHost(s.freed))
-CALL(free_inside, cudaFreeHost((char *)s.p + 1000))
-CALL(free_plain, cudaFreeHost(&s))
-CALL(alloc_small, cudaMallocHost(&s.fresh, 1000))
-CALL(alloc_large, cudaMallocHost(&s.fresh, 4 * MIB))
-CALL(alloc_flags, cudaHostAlloc(&s.fresh, BYTES, cudaHostAllocMapped))
-CALL(alloc_none, cudaMallocHost(&s.fresh, 0))
-CALL(alloc_driver, cuMemAllocHost(&s.fresh, BYTES))
-CALL(alloc_driver_flags, cuMemHostAlloc(&s.fresh, BYTES, 0))
-CALL(get_flags, cudaHostGetFlags(&(unsigned int){0}, s.p))
-CALL(device_pointer, cudaHostGetDevicePointer(&(void *){0}, s.p, 0))
-CALL(attributes, cudaPointerGetAttributes(&(struct cudaPointerAttributes){0}, s.p))
+/* HOSTFN: also in a host function. */
+#define LIST(CALL, HOSTFN)                                                                                             \
+    HOSTFN(free, cudaFreeHost(s.p))                                                                                    \
+    HOSTFN(free_driver, cuMemFreeHost(s.p))                                                                            \
+    HOSTFN(free_large, cudaFreeHost(s.large))                                                                          \
+    HOSTFN(free_null, cudaFreeHost(NULL))                                                                              \
+    HOSTFN(free_again, cudaFreeHost(s.freed))                                                                          \
+    HOSTFN(free_inside, cudaFreeHost((char *)s.p + 1000))                                                              \
+    HOSTFN(free_plain, cudaFreeHost(&s))                                                                               \
+    HOSTFN(alloc_small, cudaMallocHost(&s.fresh, 1000))                                                                \
+    HOSTFN(alloc_large, cudaMallocHost(&s.fresh, 4 * MIB))                                                             \
+    HOSTFN(alloc_flags, cudaHostAlloc(&s.fresh, BYTES, cudaHostAllocMapped))                                           \
+    HOSTFN(alloc_none, cudaMallocHost(&s.fresh, 0))                                                                    \
+    HOSTFN(alloc_driver, cuMemAllocHost(&s.fresh, BYTES))                                                              \
+    HOSTFN(get_flags, cudaHostGetFlags(&(unsigned int){0}, s.p))                                                       \
+    CALL(alloc_driver_flags, cuMemHostAlloc(&s.fresh, BYTES, 0))                                                       \
+    CALL(attributes, cudaPointerGetAttributes(&(struct cudaPointerAttributes){0}, s.p))                                \
+    CALL(device_pointer, cudaHostGetDevicePointer(&(void *){0}, s.p, 0))
 
-static const struct {
-    const char *name;
-    int (*fn)(void);
-} calls[] = {
-    {"free", free_runtime},       {"free_driver", free_driver},
-    {"free_large", free_large},   {"free_null", free_null},
-    {"free_again", free_again},   {"free_inside", free_inside},
-    {"free_plain", free_plain},   {"alloc_small", alloc_small},
-    {"alloc_large", alloc_large}, {"alloc_flags", alloc_flags},
-    {"alloc_none", alloc_none},   {"alloc_driver", alloc_driver},
-    {"get_flags", get_flags},     {"alloc_driver_flags", alloc_driver_flags},
-    {"attributes", attributes},   {"device_pointer", device_pointer},
-};
+LIST(PROBE_CALL, PROBE_CALL)
+static const struct probe_call calls[] = {LIST(PROBE_ROW, PROBE_ROW)};
+#define NUMBER(name_, code_) NUMBER_##name_,
+enum { LIST(NUMBER, NUMBER) };
 #define CALLS (sizeof(calls) / sizeof(calls[0]))
 
 static int do_call(void *arg)
@@ -403,6 +391,8 @@ static void run_sticky(const char *name, int arg)
     fact(name, "readable_after_reset", "%s", page_readable(s.large) ? "yes" : "no");
 }
 
+#define NO_CASE(name_, code_)
+#define HOSTFN_CASE(name_, code_) {"pinned.hostfn." #name_, run_hostfn, NUMBER_##name_},
 const struct probe_case pinned_call_cases[] = {
     {"pinned.waits.legacy", run_waits, LEGACY},
     {"pinned.waits.per_thread", run_waits, PER_THREAD},
@@ -418,20 +408,7 @@ const struct probe_case pinned_call_cases[] = {
     {"pinned.capture.global_elsewhere", run_capture, 3},
     {"pinned.capture.thread_local_elsewhere", run_capture, 4},
     {"pinned.capture.relaxed_elsewhere", run_capture, 5},
-    {"pinned.hostfn.free", run_hostfn, 0},
-    {"pinned.hostfn.free_driver", run_hostfn, 1},
-    {"pinned.hostfn.free_large", run_hostfn, 2},
-    {"pinned.hostfn.free_null", run_hostfn, 3},
-    {"pinned.hostfn.free_again", run_hostfn, 4},
-    {"pinned.hostfn.free_inside", run_hostfn, 5},
-    {"pinned.hostfn.free_plain", run_hostfn, 6},
-    {"pinned.hostfn.alloc_small", run_hostfn, 7},
-    {"pinned.hostfn.alloc_large", run_hostfn, 8},
-    {"pinned.hostfn.alloc_flags", run_hostfn, 9},
-    {"pinned.hostfn.alloc_none", run_hostfn, 10},
-    {"pinned.hostfn.alloc_driver", run_hostfn, 11},
-    {"pinned.hostfn.get_flags", run_hostfn, 12},
-    {"pinned.no_context", run_no_context, 0},
+    LIST(NO_CASE, HOSTFN_CASE){"pinned.no_context", run_no_context, 0},
     {"pinned.fresh.free_wild", run_fresh, 0},
     {"pinned.fresh.free_null", run_fresh, 1},
     {"pinned.fresh.alloc_none", run_fresh, 2},

@@ -55,6 +55,24 @@ void ask(const char *name, const char *item);
 void need_(const char *name, int line, int result);
 #define NEED(call) need_(name, __LINE__, (int)(call))
 
+/*
+ * Calls that have names: a file lists them once, as #define LIST(CALL) CALL(name, code) ..., in the order in which they
+ * are made, and has from that their functions, LIST(PROBE_CALL), their rows, {LIST(PROBE_ROW)}, and their numbers in
+ * these.
+ */
+struct probe_call {
+    const char *name;
+    int (*fn)(void);
+};
+/* NOLINTBEGIN(bugprone-macro-parentheses): the arguments are names */
+#define PROBE_CALL(name_, code_)                                                                                       \
+    static int call_##name_(void)                                                                                      \
+    {                                                                                                                  \
+        return (int)(code_);                                                                                           \
+    }
+#define PROBE_ROW(name_, code_) {#name_, call_##name_},
+/* NOLINTEND(bugprone-macro-parentheses) */
+
 /* The primary context of device 0, current; sets up and warms up what the cases use, so that it does not disturb them.
  */
 CUcontext probe_primary(const char *name);

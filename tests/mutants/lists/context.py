@@ -324,9 +324,9 @@ MUTANTS = [
         ("result = access_give_peers(driver, mapping, peers);", "result = CUDA_SUCCESS;")]),
     Mutant("virtual memory: a device without a way has none for good", ["shim_vmm_memory"], [
         ("vmm_reach_anew(const struct real_driver *driver, int device, int from) {", "vmm_reach_anew(const struct real_driver *driver, int device, int from) { if (1) return;")]),
-    Mutant("tickets: an open gives access once more", ["shim_vmm_memory"], [
+    Mutant("tickets: an open gives access once more", ["shim_vmm_shared"], [
         ("if (owner != current && !vmm_reaches(owner, current) && (result", "if (owner != current && (result")]),
-    Mutant("tickets: memory is opened that the device has no way to", ["shim_vmm_memory"], [
+    Mutant("tickets: memory is opened that the device has no way to", ["shim_vmm_shared"], [
         ("if (owner != current && !vmm_reaches(owner, current) && (result", "if (0 && (result")]),
     Mutant("pause: work is not waited for", ["pause / Contents.test_work_is_waited_for"], [
         ("if (!rc) rc = wait_for_all(&change);", "")]),
@@ -394,9 +394,9 @@ MUTANTS = [
         ("peer->unsaid[peer->unsaid_count++] = *block;", "")]),
     Mutant("ipc: a connection ends before its exporter has heard of all closes", ["ipc_beside / Exporter.test_one_that_is_stopped_hears_of_every_close"], [
         ("if (peer->uses || peer->unsaid_count) return;", "if (peer->uses) return;")]),
-    Mutant("ipc: importers wait until all idle memory has gone", ["shim_vmm_memory"], [
+    Mutant("ipc: importers wait until all idle memory has gone", ["shim_vmm_shared"], [
         ("while (arrivals_collect_one(context)) ipc_server_tick(now_ns());", "arrivals_collect(context, 0);")]),
-    Mutant("vmm: one segment goes with each tick of decay", ["shim_vmm_memory"], [
+    Mutant("vmm: one segment goes with each tick of decay", ["shim_vmm_shared"], [
         ("while (arrivals_collect_one(context)) ipc_server_tick(now_ns());", "if (arrivals_collect_one(context)) ipc_server_tick(now_ns());")]),
     Mutant("ipc: a close that becomes the last one does not wait", ["ipc_beside / Importer.test_two_threads_close_it_at_once"], [
         ("if (context || !context_to_wait_for(addr)) break; unclaim(cancel);", "break;")]),

@@ -12,36 +12,10 @@
 
 #include "base/descriptor.h"
 #include "context/capture_history.h"
-#include "context/ipc_map.h"
-#include "context/ipc_server.h"
 #include "context/pause.h"
 #include "vmm_driver.h"
 
 #define VMM ORDERED " CUPOOL_BACKEND=vmm"
-
-static struct context *with_vmm(void)
-{
-    struct context *context;
-
-    driver_ready();
-    context = pooled(0);
-    assert_int_equal(pool_kind_get(context->pool), BACKEND_VMM);
-    fake_log();
-    return context;
-}
-
-static uint64_t segment(struct context *context)
-{
-    uint64_t addr = 0;
-
-    assert_int_equal(segment_ops.alloc(context, BACKEND_VMM, SEGMENT, &addr), 0);
-    return addr;
-}
-
-static void go(struct context *context, uint64_t addr)
-{
-    segment_ops.free(context, BACKEND_VMM, addr, SEGMENT);
-}
 
 ISOLATED_CASE(test_comes, .environment = VMM)
 {
@@ -337,37 +311,6 @@ ISOLATED_CASE(test_too_many_peers, .environment = VMM)
     assert_false(vmm_reaches(0, 0) || vmm_reaches(-1, 0) || vmm_reaches(0, 64));
 }
 
-static CUresult import_handle(CUmemGenericAllocationHandle *ret, void *shared, CUmemAllocationHandleType type)
-{
-    *ret = ++vmm.made;
-    return CUDA_SUCCESS;
-}
-
-/* Another process's memory of device 0 is opened in a context of device 1, which gets access once; natively, a device
- * without a way is an error of each open. */
-ISOLATED_CASE(test_imported_elsewhere, .environment = VMM)
-{
-    struct ipc_grant grant = {.how = IPC_DESCRIPTOR, .segment_size = SEGMENT};
-    uint64_t addr = 0;
-    CUuuid uuid;
-
-    driver_ready();
-    (void)pooled(0);
-    fake.next_of[REAL_cuMemImportFromShareableHandle] = (void *)import_handle;
-    fake.next_of[REAL_cuIpcOpenMemHandle_v2] = (void *)import_handle; /* is looked up, not called */
-    assert_int_equal(fake.driver.cuDeviceGetUuid_v2(&uuid, 0), 0);
-    memcpy(grant.card, uuid.bytes, sizeof(grant.card));
-    fake_current(fake_context(1));
-    assert_int_equal(ipc_map_open(&grant, 0, &addr), CUDA_SUCCESS);
-    assert_int_equal(mapping_at(addr)->access, 3);
-    assert_int_equal(vmm.calls, 2);
-    fake_current(fake_context(2));
-    vmm.no_way = 4;
-    for (int i = 0; i < 2; i++)
-        assert_int_equal(ipc_map_open(&grant, 0, &addr), CUDA_ERROR_INVALID_DEVICE);
-    assert_int_equal(mappings_count(false), 1);
-}
-
 ISOLATED_CASE(test_reach_fails, .environment = VMM)
 {
     struct context *context = with_vmm();
@@ -475,44 +418,6 @@ ISOLATED_CASE(test_many_descriptors, .environment = VMM)
     vmm_descriptor_keep(addrs[64], number, fd);
     assert_true(keeps(addrs[64], &number));
     close(fd);
-}
-
-static struct ipc_descriptor client;
-static unsigned int unmapped, answered;
-
-/* After how many unmaps the importer has its answer. */
-static void answer_look(void)
-{
-    struct ipc_grant grant;
-    int fd;
-
-    unmapped++;
-    if (!answered && ipc_receive(&client, &grant, sizeof(grant), &fd) == (ssize_t)sizeof(grant))
-        answered = unmapped;
-}
-
-/* While many segments go with decay, importers are answered. */
-ISOLATED_CASE(test_answers_during_decay, .environment = VMM)
-{
-    struct context *context = with_vmm();
-    struct ipc_request request;
-    struct ipc_name station;
-    uint64_t addrs[8];
-    bool is_new;
-
-    for (unsigned int i = 0; i < COUNT(addrs); i++)
-        addrs[i] = segment(context);
-    for (unsigned int i = 0; i < COUNT(addrs); i++)
-        go(context, addrs[i]);
-    vmm.over = 99;
-    vmm.on_unmap = answer_look;
-    assert_int_equal(ipc_server_begin(&station, &is_new), 0);
-    assert_int_equal(ipc_connect(&station, 0, &client), 0);
-    ipc_request_make(&request, IPC_OPEN, 1, &station); /* of a block that there is not */
-    assert_int_equal(ipc_send(&client, &request, sizeof(request), -1), 0);
-    context_decay_all(0);
-    assert_int_equal(unmapped, COUNT(addrs));
-    assert_int_equal(answered, 2);
 }
 
 /* --- where there is none, and captures --- */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * vmm_driver.h - the virtual memory calls of a driver for test_vmm_memory.c and test_pause.c, over fake_driver.h: it
- * keeps count of what is reserved, made and mapped, and refuses what the driver would. Events are over by number.
+ * vmm_driver.h - the virtual memory calls of a driver for test_vmm_memory.c, test_vmm_shared.c and test_pause.c, over
+ * fake_driver.h: it keeps count of what is reserved, made and mapped, and refuses what the driver would. Events are over
+ * by number.
  *
- * Only these two include it. Threads: a test's own.
+ * Only these include it. Threads: a test's own.
  */
 #ifndef CUPOOL_TESTS_SHIM_VMM_DRIVER_H
 #define CUPOOL_TESTS_SHIM_VMM_DRIVER_H
@@ -191,6 +192,30 @@ static void driver_ready(void)
     fake.driver.cuEventRecord = event_record;
     fake.driver.cuEventQuery = event_query;
     fake.driver.cuDeviceGetAttribute = attribute;
+}
+
+static inline struct context *with_vmm(void)
+{
+    struct context *context;
+
+    driver_ready();
+    context = pooled(0);
+    assert_int_equal(pool_kind_get(context->pool), BACKEND_VMM);
+    fake_log();
+    return context;
+}
+
+static inline uint64_t segment(struct context *context)
+{
+    uint64_t addr = 0;
+
+    assert_int_equal(segment_ops.alloc(context, BACKEND_VMM, SEGMENT, &addr), 0);
+    return addr;
+}
+
+static inline void go(struct context *context, uint64_t addr)
+{
+    segment_ops.free(context, BACKEND_VMM, addr, SEGMENT);
 }
 
 #endif
