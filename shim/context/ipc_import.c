@@ -8,7 +8,6 @@
  */
 #include "context/ipc_import.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -204,15 +203,9 @@ static void lost_end(void)
     }
 }
 
-/* What the claiming thread has again after the claim. */
-struct claim {
-    int cancel, error; /* its state of cancellation, its errno */
-};
-
-static void claim(struct claim *ret_claim)
+static void claim(int *ret_cancel)
 {
-    ret_claim->error = errno;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &ret_claim->cancel);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, ret_cancel);
     pthread_mutex_lock(&imports.lock);
     while (imports.busy)
         pthread_cond_wait(&imports.done, &imports.lock);
@@ -221,20 +214,18 @@ static void claim(struct claim *ret_claim)
     pthread_mutex_unlock(&imports.lock);
 }
 
-static void unclaim(const struct claim *own)
+static void unclaim(int cancel)
 {
     pthread_mutex_lock(&imports.lock);
     lost_end();
     imports.busy = false;
     pthread_cond_signal(&imports.done);
     pthread_mutex_unlock(&imports.lock);
-    pthread_setcancelstate(own->cancel, NULL);
-    errno = own->error;
+    pthread_setcancelstate(cancel, NULL);
 }
 
 void ipc_import_settle(void)
 {
-    const int saved = errno;
     int cancel;
 
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
@@ -247,7 +238,6 @@ void ipc_import_settle(void)
     }
     pthread_mutex_unlock(&imports.lock);
     pthread_setcancelstate(cancel, NULL);
-    errno = saved;
 }
 
 static struct import *import_find(const struct ipc_name *block, CUcontext context)
@@ -370,7 +360,7 @@ CUresult ipc_import_open(const struct ipc_ticket *ticket, CUdeviceptr *ret_addr)
     CUcontext context = NULL;
     struct import *import;
     uint64_t addr = 0;
-    struct claim own;
+    int cancel;
 
     if (!driver)
         return CUDA_ERROR_NOT_INITIALIZED;
@@ -378,7 +368,7 @@ CUresult ipc_import_open(const struct ipc_ticket *ticket, CUdeviceptr *ret_addr)
     if (result || !context)
         return result ? result : CUDA_ERROR_INVALID_CONTEXT;
     context_current(driver); /* so that its end is noticed */
-    claim(&own);
+    claim(&cancel);
     import = import_find(&ticket->block, context);
     if (import)
         opens_set(import, import->opens + 1);
@@ -386,7 +376,7 @@ CUresult ipc_import_open(const struct ipc_ticket *ticket, CUdeviceptr *ret_addr)
         result = open_new(ticket, context, &addr);
     if (!result)
         *ret_addr = import ? import->addr : addr;
-    unclaim(&own);
+    unclaim(cancel);
     return result;
 }
 
@@ -418,7 +408,7 @@ CUresult ipc_import_close(CUdeviceptr addr, bool *ret_ours)
     struct import *import;
     CUcontext context;
     CUresult result;
-    struct claim own;
+    int cancel;
 
     /* Without the claim, because other threads may have to open or close meanwhile for this work to end. Again, if
      * other threads have closed it meanwhile, so that this close has become the last. */
@@ -428,10 +418,10 @@ CUresult ipc_import_close(CUdeviceptr addr, bool *ret_ours)
         *ret_ours = context != NULL;
         if (result)
             return result;
-        claim(&own);
+        claim(&cancel);
         if (context || !context_to_wait_for(addr))
             break;
-        unclaim(&own);
+        unclaim(cancel);
     }
     import = import_at(addr);
     *ret_ours = import != NULL;
@@ -439,7 +429,7 @@ CUresult ipc_import_close(CUdeviceptr addr, bool *ret_ours)
         opens_set(import, import->opens - 1);
     else if (import)
         result = import_end(import, ipc_peer_limit());
-    unclaim(&own);
+    unclaim(cancel);
     return result;
 }
 
