@@ -99,7 +99,10 @@ def main(argv: list[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        args = parse_args(argv)
+        try:
+            args = parse_args(argv)
+        finally:
+            sys.stdout.flush()  # --help and --version end here
         if args.command not in NO_TRACES:
             # A folder of `top` stands for all that is in it, numbered or not.
             siblings.tell(args.files if args.command == "top" else list(all_of(args.files)))

@@ -433,20 +433,28 @@ CUresult ipc_import_close(CUdeviceptr addr, bool *ret_ours)
     return result;
 }
 
-bool ipc_import_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size, CUcontext *ret_context)
+/* With the lock: the open block of this mapping around addr. */
+static const struct import *import_around(const struct mapping *mapping, uint64_t addr)
 {
-    const struct mapping *mapping;
-    const struct import *import;
-    size_t behind;
+    const struct import *import = mapping->first;
 
-    pthread_mutex_lock(&imports.lock);
-    behind = sorted_until(addr);
-    mapping = behind ? imports.sorted[behind - 1] : NULL;
-    if (mapping && addr - mapping->addr >= mapping->size)
-        mapping = NULL;
-    import = mapping ? mapping->first : NULL;
     while (import && addr - import->addr >= import->size)
         import = import->next_of_mapping;
+    return import;
+}
+
+bool ipc_import_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size, CUcontext *ret_context)
+{
+    const struct mapping *mapping = NULL;
+    const struct import *import = NULL;
+
+    pthread_mutex_lock(&imports.lock);
+    /* The driver may have a segment at one address for two contexts, each with blocks of its own. */
+    for (size_t i = sorted_until(addr);
+         !import && i && addr - imports.sorted[i - 1]->addr < imports.sorted[i - 1]->size; i--) {
+        mapping = imports.sorted[i - 1];
+        import = import_around(mapping, addr);
+    }
     if (mapping && !import && ipc_native_is_open(mapping->addr)) /* the driver has it at this address, too */
         mapping = NULL;
     *ret_base = import ? import->addr : 0;

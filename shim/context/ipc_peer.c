@@ -169,8 +169,8 @@ static int ask(struct ipc_peer *peer, const struct ipc_name *block, uint64_t lim
     return rc;
 }
 
-int ipc_peer_ask(struct ipc_peers *peers, const struct ipc_ticket *ticket, uint64_t limit, struct ipc_peer **ret_peer,
-                 struct ipc_grant *ret_grant, int *ret_fd)
+static int peer_ask(struct ipc_peers *peers, const struct ipc_ticket *ticket, uint64_t limit,
+                    struct ipc_peer **ret_peer, struct ipc_grant *ret_grant, int *ret_fd)
 {
     struct ipc_peer *peer;
     int rc;
@@ -193,12 +193,24 @@ int ipc_peer_ask(struct ipc_peers *peers, const struct ipc_ticket *ticket, uint6
     return rc;
 }
 
+int ipc_peer_ask(struct ipc_peers *peers, const struct ipc_ticket *ticket, uint64_t limit, struct ipc_peer **ret_peer,
+                 struct ipc_grant *ret_grant, int *ret_fd)
+{
+    const int saved = errno, rc = peer_ask(peers, ticket, limit, ret_peer, ret_grant, ret_fd);
+
+    errno = saved;
+    return rc;
+}
+
 void ipc_peer_close(struct ipc_peers *peers, struct ipc_peer *peer, const struct ipc_name *block, uint64_t limit)
 {
+    const int saved = errno;
+
     request_close(peer, block, limit);
     peer->uses--;
     peer_drop(peers, peer);
     unsaid_say_all(peers);
+    errno = saved;
 }
 
 const char *ipc_peer_reason(int rc)

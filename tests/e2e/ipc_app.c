@@ -39,7 +39,7 @@
  *                      four threads insert this import into range I and withdraw it, so many times each: what is wrong
  *   capture I          the error of cupool_withdraw at block I while a stream captures; above 1000: of CUDA
  *   cancelled COMMAND  a command, by a thread with a pending cancellation; "inside" if it is cancelled within it
- *   changed            how many calls of cupool.h, of those above, have changed errno
+ *   changed            how many calls for CUDA IPC and of cupool.h, of those above, have changed errno
  *   closefrom FD [TO]  close every descriptor from FD on, to TO alone
  *   taken FD           close every descriptor from FD on, let a socket of ours have 40 of these numbers, and send this
  *                      process SIGUSR1: the bytes that come out at the socket's other end, which nobody sends
@@ -141,7 +141,7 @@ static void hex_print(int rc, const unsigned char *bytes, size_t size)
 static void handle_print(int i, size_t offset)
 {
     cudaIpcMemHandle_t handle;
-    const int rc = (int)cudaIpcGetMemHandle(&handle, (char *)blocks[i].p + offset);
+    const int rc = (int)LOOK(cudaIpcGetMemHandle(&handle, (char *)blocks[i].p + offset));
 
     hex_print(rc, (const unsigned char *)&handle, sizeof(handle));
 }
@@ -158,10 +158,11 @@ static cudaIpcMemHandle_t handle_read(const char *hex)
 
 static void handle_open(const char *hex, size_t size)
 {
+    const cudaIpcMemHandle_t handle = handle_read(hex);
     int rc;
 
     blocks[n].size = size;
-    rc = (int)cudaIpcOpenMemHandle(&blocks[n].p, handle_read(hex), cudaIpcMemLazyEnablePeerAccess);
+    rc = (int)LOOK(cudaIpcOpenMemHandle(&blocks[n].p, handle, cudaIpcMemLazyEnablePeerAccess));
     printf("%d %d\n", rc, rc ? -1 : n);
     n += rc == 0;
 }
@@ -353,7 +354,7 @@ static long number(const char *word, long a, long b)
     if (strcmp(word, "async") == 0)
         return (long)cudaFreeAsync(blocks[a].p, NULL);
     if (strcmp(word, "close") == 0)
-        return (long)cudaIpcCloseMemHandle(blocks[a].p);
+        return LOOK((long)cudaIpcCloseMemHandle(blocks[a].p));
     if (strcmp(word, "closed") == 0)
         return closes_end();
     if (strcmp(word, "fill") == 0)

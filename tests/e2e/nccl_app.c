@@ -8,8 +8,8 @@
 #include "nccl_app.h"
 
 #include <pthread.h>
-#include <stdint.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -77,8 +77,9 @@ class Commands(Base):
         self.assertRegex(self.ctl("stats", f"--pid={a.pid}").stdout, r"allocs +2\n")
         self.assertEqual(json.loads(self.ctl("list", "--json", f"--pid={a.pid}", "--device=0").stdout)[0]["pid"], a.pid)
         self.assertIn("does not use this device", self.ctl("list", f"--pid={a.pid}", "--device=1", rc=1).stderr)
-        for to, why in (("1>/dev/full", "No space left on device"), ("1>&-", "Bad file descriptor")):
-            done = subprocess.run(["sh", "-c", f"exec {to}; exec \"$@\"", "sh", sys.executable, str(CTL), f"--dir={self.dir}", "list"],
+        for to, why, word in (("1>/dev/full", "No space left on device", "list"), ("1>&-", "Bad file descriptor", "list"),
+                              ("1>&-", "Bad file descriptor", "--version")):
+            done = subprocess.run(["sh", "-c", f"exec {to}; exec \"$@\"", "sh", sys.executable, str(CTL), f"--dir={self.dir}", word],
                                   env=self.env(None), stderr=subprocess.PIPE, text=True, timeout=TIMEOUT)
             self.assertEqual((done.returncode, done.stderr), (1, f"cupool-ctl: standard output: {why}\n"))
 

@@ -61,6 +61,7 @@ class Bytes(Base):
                 for mine in numbers:
                     self.assertEqual(a(f"free {mine}"), 0)
                 self.wait_for(a, "used", before)
+                self.assertEqual((a("changed"), b("changed")), (0, 0), "calls that changed errno")
                 self.assertEqual((a.err(), b.err()), ("", ""))
                 self.assertEqual((a.end(), b.end()), (0, 0))
 

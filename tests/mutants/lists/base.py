@@ -115,6 +115,8 @@ MUTANTS = [
         ("(int)(1 + number % 64)", "1")]),
     Mutant("ipc: descriptors of memory have no mark", ["ipc / Messages.test_a_wrong_exporter"], [
         ("file_mark(*ret_fd, number);", "")]),
+    Mutant("ipc: an open leaves its own errno", ["ipc / Bytes.test_both_ways"], [
+        ("errno = saved;", "", "ipc_peer_ask")]),
     Mutant("ipc: another user's connection is taken", ["ipc / Refused.test_another_user"], [
         ("return peer.uid == geteuid();", "return true;")]),
     Mutant("ipc: a damaged ticket is redeemed", ["ipc / Messages.test_a_damaged_ticket"], [
