@@ -93,7 +93,8 @@ static CUresult open_handle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned fl
     sim_lock();
     CUresult r = sim_current(&ctx);
     for (a = r == CUDA_SUCCESS ? ctx->allocs : NULL; a; a = a->next) {
-        if (a->kind == SIM_MEM_IPC && a->ipc_pid == h.pid && a->ipc_file == h.file && a->ipc_offset == h.offset)
+        if (a->kind == SIM_MEM_IPC && !a->freeing && a->ipc_pid == h.pid && a->ipc_file == h.file &&
+            a->ipc_offset == h.offset)
             break;
     }
     if (a) { /* opened before: one mapping, counted */
