@@ -70,6 +70,16 @@ class Importer(Base):
             self.assertNotEqual(b(f"close {its}"), 0)
             self.assertEqual(b(f"check {k} 5"), 0)
 
+    def test_natively_an_open_beside_the_last_close(self) -> None:
+        """It gets a mapping of its own, which the close, once its wait is over, does not take away."""
+        a, b = (Process(self, preload=None) for _ in range(2))
+        handle, other = (a.handle(a.alloc(3000, 5)) for _ in range(2))
+        its, _ = (b.open(handle, 3000) for _ in range(2))
+        self.assertEqual(b(f"closes {other} {its}"), 0)
+        k = b.open(handle, 3000)
+        self.assertEqual(b("closed"), 0)
+        self.assertEqual(b(f"check {k} 5"), 0)
+
     def test_many_blocks(self) -> None:
         """In many mappings and many to a mapping, opened and closed in any order: an address is of the block that is open there."""
         rng = random.Random(3)
