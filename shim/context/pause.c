@@ -24,6 +24,7 @@
 #include "context/nccl_memory.h"
 #include "context/neighbours.h"
 #include "context/pause_copies.h"
+#include "context/pins.h"
 #include "context/registry.h"
 #include "context/vmm_kept.h"
 #include "context/vmm_map.h"
@@ -80,11 +81,19 @@ bool device_is_paused(int device)
     return atomic_load(state_of(device)) == PAUSED && any_suspended(device);
 }
 
+/* A thread without a record of what it pins would find no context, and none that is suspended. */
+static int find_possible(void)
+{
+    return pins_possible() ? 0 : refuse(-ENOMEM, "there is no host memory");
+}
+
 /* Claim the device. A device whose paused contexts have all ended is paused no more. */
 static int claim(int device, enum state from)
 {
     int now = atomic_load(state_of(device));
 
+    if (find_possible())
+        return -ENOMEM;
     if (now == PAUSED && from == RUNNING && !any_suspended(device))
         from = PAUSED;
     if (now == (int)from && atomic_compare_exchange_strong(state_of(device), &now, CHANGING))
@@ -135,6 +144,8 @@ int pause_check(int device, bool keep)
 {
     const int now = atomic_load(state_of(device));
 
+    if (find_possible())
+        return -ENOMEM;
     if (now == PAUSED && any_suspended(device))
         return refuse(-EALREADY, "it is paused");
     return check(device, keep);

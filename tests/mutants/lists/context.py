@@ -7,6 +7,8 @@ from mutant import Mutant
 MUTANTS = [
     Mutant("a thread without host memory looks for contexts for ever", ["shim_pins"], [
         ("if (!pins_possible() || is_left_out(context))", "if (is_left_out(context))")]),
+    Mutant("a thread that can pin nothing pauses nothing and says that it has", ["shim_pause"], [
+        ("return pins_possible() ? 0 : refuse(", "return 1 ? 0 : refuse(")]),
     Mutant("addresses of a context that has gone cannot be freed by others", ["shim_ending"], [
         ("int rc = -ENOENT; /* the context is gone", "int rc = -EINVAL; /* the context is gone")]),
     Mutant("a wait for all contexts fails where one ends meanwhile", ["shim_waits"], [

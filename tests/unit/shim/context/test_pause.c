@@ -273,11 +273,14 @@ ISOLATED_CASE(test_no_host_memory, .environment = VMM)
     uint64_t bytes;
 
     get(context, 1000);
-    pause_and_resume(); /* the thread's record of what it pins is there */
-    fake.no_memory = true;
-    assert_int_equal(pause_device(0, /* keep: */ true, PAUSE_NO_LIMIT, &bytes), -ENOMEM);
-    fake.no_memory = false;
-    pause_and_resume();
+    for (int has_record = 0; has_record < 2; has_record++) { /* of what the thread pins */
+        fake.no_memory = true;
+        assert_int_equal(pause_check(0, /* keep: */ true), has_record ? 0 : -ENOMEM);
+        assert_int_equal(pause_device(0, /* keep: */ true, PAUSE_NO_LIMIT, &bytes), -ENOMEM);
+        assert_int_equal(mappings_count(true), 1);
+        fake.no_memory = false;
+        pause_and_resume();
+    }
 }
 
 /* The wait for the copies is tried twice: they use the host memory. */
