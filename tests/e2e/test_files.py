@@ -82,6 +82,7 @@ class Runs(Base):
         parent.wait()
         second = pid_of(self.run_in(cwd))
         (cwd / "go").touch()
+        parent.communicate(timeout=TIMEOUT)  # until the child has closed it: it looks for "go" in a folder that goes
         self.assertEqual(self.pids(cwd)["t.jsonl"], second)
         self.assertEqual(self.pids(cwd, "p.page")["p.page"], second)
 
