@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "context/ipc_map.h"
 #include "context/ipc_native.h"
@@ -262,17 +263,11 @@ static void opens_set(struct import *import, unsigned int opens)
 /* Make room for one more mapping. False: there is no host memory. */
 static bool sorted_reserve(void)
 {
-    const size_t room = imports.room ? 2 * imports.room : 64;
     struct mapping **sorted;
 
-    if (imports.mappings < imports.room)
-        return true;
     pthread_mutex_lock(&imports.lock);
-    sorted = realloc(imports.sorted, room * sizeof(struct mapping *));
-    if (sorted) {
-        imports.sorted = sorted;
-        imports.room = room;
-    }
+    sorted = array_grown(imports.sorted, imports.mappings, &imports.room, sizeof(struct mapping *));
+    imports.sorted = sorted ? sorted : imports.sorted;
     pthread_mutex_unlock(&imports.lock);
     return sorted != NULL;
 }

@@ -9,6 +9,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/conf.h"
 #include "base/ipc_socket.h"
 #include "clock.h"
@@ -101,16 +102,11 @@ static void unsaid_say_all(struct ipc_peers *peers)
 /* Without host memory the exporter holds the block until this process ends. */
 static void unsaid_add(struct ipc_peer *peer, const struct ipc_name *block)
 {
-    const size_t room = peer->unsaid_room ? 2 * peer->unsaid_room : 64;
-    struct ipc_name *unsaid;
+    struct ipc_name *unsaid = array_grown(peer->unsaid, peer->unsaid_count, &peer->unsaid_room, sizeof(*unsaid));
 
-    if (peer->unsaid_count == peer->unsaid_room) {
-        unsaid = realloc(peer->unsaid, room * sizeof(*unsaid));
-        if (!unsaid)
-            return;
-        peer->unsaid = unsaid;
-        peer->unsaid_room = room;
-    }
+    if (!unsaid)
+        return;
+    peer->unsaid = unsaid;
     peer->unsaid[peer->unsaid_count++] = *block;
 }
 
