@@ -5,7 +5,7 @@
  * A token of the pool is an event on every pooled context. As every call that could disturb a capture, recording and
  * asking happen in a slot of the context (free_order.h), for which a beginning capture waits.
  *
- * Locking: host.lock, a leaf lock, for the unused tokens; never held over a CUDA call.
+ * Locking: host.making, while the pool is made. Tokens are taken and given by atomic operations.
  */
 #include "context/host_memory.h"
 
@@ -38,7 +38,7 @@
 
 /* It keeps its events for the next time that it is recorded. */
 struct token {
-    struct token *next;
+    atomic_bool taken; /* the pool has it, or a thread */
     unsigned int entries; /* that the registry had; those without an event are over */
     unsigned int count;   /* of its events that were recorded */
     struct {
@@ -54,33 +54,22 @@ static struct {
     pthread_mutex_t making; /* one thread makes the pool */
     /* Of an entry of the registry: how many contexts it has meant that have ended, and their events with them. */
     atomic_uint lives[CONTEXTS_MAX];
-    struct lock lock; /* guards the members below */
-    struct token *unused;
-    unsigned int given; /* so many of tokens have been in use */
     struct token tokens[TOKENS];
-    atomic_bool unwaited; /* a free has not waited for its context since host_memory_unwaited; without the lock */
+    atomic_bool unwaited; /* a free has not waited for its context since host_memory_unwaited */
 } host = {.making = PTHREAD_MUTEX_INITIALIZER};
 
+/* The first one that is unused: it is the most likely to have events. */
 static struct token *token_take(void)
 {
-    struct token *token;
-
-    lock_take(&host.lock);
-    token = host.unused;
-    if (token)
-        host.unused = token->next;
-    else if (host.given < TOKENS)
-        token = &host.tokens[host.given++];
-    lock_give(&host.lock);
-    return token;
+    for (struct token *token = host.tokens; token < host.tokens + TOKENS; token++)
+        if (!atomic_exchange(&token->taken, true))
+            return token;
+    return NULL;
 }
 
 static void token_give(struct token *token)
 {
-    lock_take(&host.lock);
-    token->next = host.unused;
-    host.unused = token;
-    lock_give(&host.lock);
+    atomic_store(&token->taken, false);
 }
 
 /* Record the token's event for a context. The caller holds a slot of it. */
@@ -139,11 +128,8 @@ static int record(void *arg, uint64_t *at)
         atomic_store_explicit(&token->events[i].over, true, memory_order_relaxed);
         if (!atomic_load(&context->handle) || !context->pool || atomic_load(&context->ending))
             continue;
-        if (!context_pin(context)) {
-            /* A call of another thread decides whether it stays. */
-            rc = atomic_load(&context->handle) && !atomic_load(&context->ending) ? -EBUSY : 0;
-            continue;
-        }
+        if (!context_pin(context))
+            return -EBUSY; /* a call of another thread decides whether it stays */
         rc = record_in(context, i, token);
         context_unpin(context);
     }
