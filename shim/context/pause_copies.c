@@ -139,7 +139,7 @@ static CUresult ranges_copy(struct context *context, bool back, uint64_t *ret_by
     const struct paused *paused = &context->paused;
     const struct real_driver *driver = context->driver;
     CUstream stream = own_stream(context);
-    CUresult result = stream ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED, ended;
+    CUresult result = stream ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED, ended = CUDA_SUCCESS;
     uint64_t bytes = 0;
     size_t at = 0;
 
@@ -150,8 +150,7 @@ static CUresult ranges_copy(struct context *context, bool back, uint64_t *ret_by
         bytes += paused->ranges[i].size;
     }
     /* After an error, too: the copies that were handed over use the host memory. */
-    ended = stream ? driver->cuStreamSynchronize(stream) : CUDA_SUCCESS;
-    if (ended)
+    if (stream && driver->cuStreamSynchronize(stream))
         ended = driver->cuStreamSynchronize(stream);
     *ret_bytes = bytes;
     return result ? result : ended;
