@@ -72,7 +72,7 @@ static void print_markdown(void)
 static void print_roff(const char *text)
 {
     for (const char *c = text; *c; c++) {
-        if (*c == '|' && c[1])
+        if (*c == '|')
             fputs(" | ", stdout);
         else if (*c == '\\' || *c == '-')
             printf(*c == '-' ? "\\-" : "\\e");

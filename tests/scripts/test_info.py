@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 from typing import Optional
@@ -51,6 +52,19 @@ class Info(unittest.TestCase):
                     self.assertRegex(done.stdout, re.compile(rf"^{pattern}$", re.M))
                 for pattern in absent:
                     self.assertNotRegex(done.stdout, re.compile(rf"^{pattern}", re.M))
+
+    def test_stubs(self) -> None:
+        """A driver with few of its functions, to link with."""
+        with tempfile.TemporaryDirectory() as folder:
+            for source in ("int unused;", "int cuInit(unsigned flags) { return 0; }"):
+                subprocess.run(["cc", "-shared", "-fPIC", "-o", f"{folder}/libcuda.so.1", "-xc", "-"], input=source, text=True, check=True)
+                self.assertRegex(self.info(path=[Path(folder)]).stdout, r"(?m)^GPU +none: this libcuda is a stub, to link with$")
+
+    def test_no_nccl(self) -> None:
+        """The machine may have one; the loader stops at a file that is none."""
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "libnccl.so.2").write_text("x" * 4096)
+            self.assertRegex(self.info(path=[Path(folder), SIM]).stdout, r"(?m)^backends +cuda, vmm$")
 
     def test_defaults_are_read(self) -> None:
         """By cupool-trace plot: every setting, also those without a default."""
@@ -116,6 +130,9 @@ class Info(unittest.TestCase):
             with open("/dev/full", "wb") as full:
                 done = subprocess.run([BUILD / "shim/cupool-info", *options], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
             self.assertEqual((done.returncode, done.stderr), (2, "cupool-info: standard output: not all of it could be written\n"))
+
+    def test_rows_of_the_manual(self) -> None:
+        self.assertIn('.TP\n.BR CUPOOL_FREE " (auto | ordered | strict | relaxed; default: auto)"\n', self.info("--man").stdout)
 
     def test_accepts(self) -> None:
         for assignment, status, printed in (("CUPOOL_FREE=strict", 0, ""), ("CUPOOL_FREE=x", 1, "auto | ordered | strict | relaxed\n"), ("CUPOOL_NONE=1", 2, ""),
