@@ -189,6 +189,13 @@ class Held(Base):
             self.assertNotEqual(a(f"at {a.alloc(3000, 9)}"), a(f"at {other}"))
         self.assertEqual(c(f"check {l} 3"), 0)
 
+    def test_three_exporters(self) -> None:
+        exporters, b = [Process(self) for _ in range(3)], Process(self)
+        its = [b.open(a.handle(a.alloc(3000, i)), 3000) for i, a in enumerate(exporters)]
+        for i in 1, 0, 2:
+            self.assertEqual(b(f"check {its[i]} {i}"), 0)
+            self.assertEqual(b(f"close {its[i]}"), 0)
+
     def test_the_free_waits(self) -> None:
         """As natively, for the work that uses the block."""
         a, b = Process(self), Process(self)

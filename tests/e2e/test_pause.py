@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from e2e import BIN, LIB, MIB, SANITIZE, Case, Done, Word
+from e2e import BIN, LIB, MIB, SANITIZE, Case, Done, Trace, Word
 
 SLOW = 1 if SANITIZE == "none" else 5  # a sanitizer finds in fewer rounds what it finds
 
@@ -277,9 +277,12 @@ class Failures(Base):
 
     def test_a_neighbour_gives_idle_memory_back(self) -> None:
         card = {"SIMGPU_SHARED": self.tmp / "card", "SIMGPU_MEMORY": "102M", "CUPOOL_NEIGHBOURS": "20000"}
-        ours = self.start("alloc:30000000", "alloc:30000000", KEEP, "wait", "resume", "check", env=card)
+        ours = self.start("alloc:30000000", "alloc:30000000", KEEP, "wait", "resume", "check",
+                          env={**card, "CUPOOL_TRACE_FILE": self.tmp / "trace"})
         self.assertEqual(self.said(ours), "pause 0")
         other = self.start("alloc:70000000", "free:0", "mark:idle", "wait", env=card)
         self.assertEqual(self.said(other), "idle")
         self.go_on(ours)
         self.assertEqual((self.said(ours), self.said(ours)), ("resume 0", "check 0 2"))
+        ours.communicate()
+        self.assertEqual([e["n"] for e in Trace(self.tmp / "trace").of("ask")], [30 * MIB])  # there was room for one of the two

@@ -114,6 +114,7 @@ class Calls(Base):
         for e in physical(trace):
             self.assertGreaterEqual(e["us"], 0)
             self.assertEqual(e["tid"], trace.header["pid"])
+        self.assertGreater(sum(e["us"] for e in physical(trace)), 0)
 
     def test_a_part_of_a_device(self) -> None:
         """A place that CUDA 13.5 has brought: part 1 of device 1."""

@@ -45,6 +45,7 @@ class Window(Case):
                 self.assertEqual((report["windows"], report["breaches"]), (2 * RANKS, 0))
                 trace = self.one_trace(done)
                 self.assertEqual([(e["ok"], e["n"] > 0) for e in trace.of("window")], [(1, True)] * 2 * RANKS)
+                self.assertNotIn("oom", [e["why"] for e in trace.of("trim")])
                 self.assertEqual(done.warnings, [])
                 self.assert_fine(trace.path)
 

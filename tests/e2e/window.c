@@ -78,6 +78,7 @@ static void agree(struct rank *r)
     char *first = get(3 * MIB), *second = get(4 * MIB);
     void *of_first, *of_second;
 
+    NEED(cudaFree(get(8 * MIB))); /* idle memory, which stays */
     of_first = window(r, "first", first, 3 * MIB);
     sum(r, first);
     of_second = window(r, "second", second + MIB, 100);

@@ -143,6 +143,9 @@ class NotPooled(Case):
             app = self.compile("app", "-Wl,--no-as-needed", lib, f"-Wl,-rpath,{self.dir}", "-Wl,--unresolved-symbols=ignore-all")
             self.assertEqual(self.calls(app), calls, name)
 
+    def test_a_function_of_its_own(self) -> None:
+        self.assertEqual(self.calls(self.compile("app", "-rdynamic", source="int cuMemCreate(void) { return 0; }\nint main(void) { return 0; }\n")), "")
+
     def test_a_static_cudart_has_all_names(self) -> None:
         for program in ("app_static", "report_static", "app_shared", "app_driver", "app_dlsym"):
             self.assertEqual(self.calls(APPS / program), "", program)
@@ -200,6 +203,19 @@ class Refused(Case):
         for machine, name in ((40, "arm"), (183, "aarch64"), (21, "ppc64"), (243, "riscv"), (2, "unknown")):
             app[18:20] = machine.to_bytes(2, sys.byteorder)
             self.assertRegex(self.check(1, self.file("small", bytes(app))), rf"32-bit {name}\b")
+        app[5] ^= 3  # the other byte order
+        self.assertRegex(self.check(1, self.file("small", bytes(app))), r"32-bit unknown\b")
+
+    def test_file_capabilities(self) -> None:
+        app, user = self.compile("app"), 65534
+        self.dir.chmod(0o755)
+        try:  # cap_net_raw, as setcap writes it
+            os.setxattr(app, "security.capability", struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0))
+            done = subprocess.run([BUILD / "shim/cupool-info", "--check", app], capture_output=True, text=True, user=user, group=user)
+        except OSError as e:
+            self.skipTest(str(e))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("it has file capabilities", done.stdout)
 
     def test_a_library_that_is_not_found(self) -> None:
         self.compile("libgone.so", "-shared", source="int gone(void) { return 0; }\n")
@@ -248,6 +264,13 @@ class Others(Case):
         out = self.check(0, APPS / "app_shared", env={"LD_PRELOAD": str(lib)})
         self.assertRegex(out, r"(?m)^preload +.*/libother\.so is preloaded too, behind cupool$")
         self.assertRegex(out, r"libother\.so has a cudaMalloc or cuMemAlloc of its own")
+
+    def test_no_memory(self) -> None:
+        lib = self.compile("libnone.so", "-shared", "-fPIC", source="char *strdup(const char *text) { return 0; }\n")
+        done = subprocess.run([BUILD / "shim/cupool-info", "--check", APPS / "app_shared"], capture_output=True, text=True,
+                              env={"PATH": os.environ["PATH"], "LD_PRELOAD": str(lib)})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("LD_PRELOAD does not name libcupool.so", done.stdout)
 
     def test_missing_library(self) -> None:
         lib = self.compile("libgone.so", "-shared", "-fPIC")

@@ -129,6 +129,30 @@ CASE(test_bound_gives_back_longest_idle_first)
     put(young, 50 * MIB);
 }
 
+static unsigned int spare_blocks(void)
+{
+    unsigned int count = 0;
+
+    for (const struct host_block *block = fake.pool->spare_blocks; block; block = block->next)
+        count++;
+    return count;
+}
+
+/* All descriptors of memory that has gone back are there for the next. */
+CASE(test_descriptors_come_back)
+{
+    unsigned int before = 0;
+
+    for (int i = 0; i < 4; i++) {
+        put(get(i % 2 ? 40 * MIB : 4 * KIB), i % 2 ? 40 * MIB : 4 * KIB);
+        host_fake_complete(&fake);
+        (void)host_pool_trim(fake.pool, false);
+        assert_int_equal(fake.held, 0);
+        assert_true(!i || spare_blocks() == before);
+        before = spare_blocks();
+    }
+}
+
 CASE(test_limit)
 {
     uint64_t a, b;

@@ -253,7 +253,8 @@ CASE(test_memory_freed_past_the_pool)
     host_pool_disown(fake.pool, large + MIB, MIB);
     assert_int_equal(fake.lost, 3 * MIB);
     assert_int_equal(host_pool_free(fake.pool, large), -ENOENT);
-    put(kept, 5 * MIB);
+    host_pool_disown(fake.pool, kept - HOST_PAGE, kept - small); /* the segment before ends before it */
+    assert_int_equal(fake.lost, 8 * MIB);
     put(small, 1000);
 }
 

@@ -243,6 +243,41 @@ SHARDED_CASE(test_a_lock_that_is_lost)
         put(addr[i], 4 * KIB);
 }
 
+extern _Thread_local void (*lock_hook)(struct lock *lock); /* of checked_lock.h */
+
+/* Of a shard; taken when a thread first waits for the pool's lock, and given back when one waits for it. */
+static struct lock *others;
+static bool others_had;
+
+static void others_have_it(struct lock *lock)
+{
+    if (lock == &fake.pool->lock && !others_had)
+        others_had = lock_try(others);
+    else if (lock == others)
+        lock_give(lock);
+}
+
+/* Requests and checks wait for a shard's lock as long as it takes. */
+SHARDED_CASE(test_a_lock_that_is_waited_for)
+{
+    char text[128];
+    uint64_t addr;
+
+    others = &fake.pool->shards[HOST_SHARDS - 1].lock;
+    others_had = false;
+    lock_hook = others_have_it;
+    atomic_store(&hurries, true);
+    addr = get(80 * MIB);
+    assert_true(others_had);
+    assert_int_equal(fake.pool->stats.bound, 0); /* which the request has raised */
+    others_had = false;
+    assert_int_equal(host_pool_check(fake.pool, text, sizeof(text)), 0);
+    assert_true(others_had);
+    atomic_store(&hurries, false);
+    lock_hook = NULL;
+    put(addr, 80 * MIB);
+}
+
 SHARDED_CASE(test_trim_and_decay)
 {
     (void)stock(4 * KIB);

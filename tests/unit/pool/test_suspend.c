@@ -249,6 +249,19 @@ POOL_CASE(test_memory_of_others_is_not_suspended)
     assert_int_equal(alloc(env->pool, 3 * MIB), b);
 }
 
+POOL_CASE(test_idle_memory_of_others_stops_nobody)
+{
+    const uint64_t theirs = alloc(env->pool, 5 * MIB);
+
+    alloc(env->pool, 3 * MIB);
+    release(theirs);
+    assert_int_equal(pool_withdraw(theirs), 0);
+    assert_false(pool_has_withdrawn(env->pool, pool_kind_get(env->pool)));
+    suspend(env);
+    assert_int_equal(listed(env->pool).segment_count, 1);
+    resume(env);
+}
+
 POOL_CASE(test_memory_withdrawn_meanwhile_stays_so)
 {
     const uint64_t a = alloc(env->pool, 700);

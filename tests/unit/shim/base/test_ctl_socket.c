@@ -129,6 +129,32 @@ CASE_WITH(test_requests, begin_open, end)
     assert_false(ctl_socket_read(START, &request));
 }
 
+/* A peer of the process's own user is heard, and root; nobody else. */
+CASE_WITH(test_users, begin_open, end)
+{
+    static const struct row {
+        uid_t own, peer;
+        bool heard;
+    } rows[] = {{0, 65534, false}, {65534, 65534, true}, {65534, 0, true}, {65534, 65533, false}};
+    struct ctl_request request;
+
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    assert_int_equal(chmod(folder, 0711) | chmod(path, 0777), 0);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        int fd;
+
+        assert_int_equal(seteuid(rows[i].peer), 0);
+        fd = connected();
+        assert_int_equal(seteuid(0) | seteuid(rows[i].own), 0);
+        assert_false(ctl_socket_read(START, &request));
+        assert_int_equal(seteuid(0), 0);
+        assert_int_equal(is_ended(fd), !rows[i].heard);
+        close(fd);
+    }
+}
+
 static void ask(int fd, uint64_t now)
 {
     struct ctl_request request;

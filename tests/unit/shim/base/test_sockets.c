@@ -258,6 +258,18 @@ UNIT_CASE(test_process)
     assert_int_equal(other.start + other.stack, 0);
 }
 
+static unsigned char look_with_standard_input_closed(void)
+{
+    const unsigned int before = (close(STDIN_FILENO), descriptors());
+
+    return peer_process_of(getpid()).start && descriptors() == before;
+}
+
+UNIT_CASE(test_process_without_standard_input)
+{
+    assert_int_equal(child_of(look_with_standard_input_closed), 1);
+}
+
 static const struct neighbour_card card = {{0x12, 0xf3, [15] = 0xab}};
 static struct neighbour_station stations[3];
 static struct neighbour_outcome outcome;
@@ -380,6 +392,29 @@ UNIT_CASE(test_wrong_questions)
 }
 
 /* --- signals of a write --- */
+
+/* So that variables of the next functions hold no zeros by chance. */
+static __attribute__((noinline)) void stack_fill(void)
+{
+    volatile unsigned char bytes[8192];
+
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        bytes[i] = 0xff;
+}
+
+/* No signal but those of a write is held up. */
+UNIT_CASE(test_other_signals)
+{
+    struct file_quiet quiet;
+    sigset_t now;
+
+    stack_fill();
+    file_quiet_begin(&quiet);
+    pthread_sigmask(SIG_BLOCK, NULL, &now);
+    file_quiet_end(&quiet, /* failed: */ false);
+    for (int number = 1; number < SIGRTMIN; number++)
+        assert_int_equal(sigismember(&now, number), number == SIGPIPE || number == SIGXFSZ || number == SIGTTOU);
+}
 
 UNIT_CASE(test_signals)
 {

@@ -14,14 +14,41 @@
 
 static void watched_leave(struct ipc_descriptor *descriptor);
 static void watched_drop(int fd);
+static void *counted_malloc(size_t size);
+static void *counted_calloc(size_t count, size_t size);
+static void counted_free(void *record);
 
 #define ipc_leave watched_leave
 #define file_drop watched_drop
+#define malloc    counted_malloc
+#define calloc    counted_calloc
+#define free      counted_free
 #include "context/ipc_table.c" /* NOLINT(bugprone-suspicious-include): as said above */
 #undef ipc_leave
 #undef file_drop
+#undef malloc
+#undef calloc
+#undef free
 
-static unsigned int closed, locked, uncounted;
+static unsigned int closed, locked, uncounted, records;
+
+static void *counted_malloc(size_t size)
+{
+    records++;
+    return malloc(size);
+}
+
+static void *counted_calloc(size_t count, size_t size)
+{
+    records++;
+    return calloc(count, size);
+}
+
+static void counted_free(void *record)
+{
+    records -= record != NULL;
+    free(record);
+}
 
 /* A close that gives up GPU memory takes the driver as long as several opens. */
 static void close_look(void)
@@ -141,6 +168,7 @@ UNIT_CASE(test_each_holder_gives_back_its_own)
     assert_false(ipc_table_close(&one, &names[1]));
     ipc_table_end(&one);
     assert_null(one.first);
+    assert_int_equal(records, 0);
 }
 
 /* The answer to a request for this name. *ret_fd: the descriptor that comes along. */
