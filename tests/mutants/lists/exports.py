@@ -33,7 +33,8 @@ MUTANTS = [
     Mutant("the last error is lost", ["free_errors shared preloaded / interior", "free_errors shared preloaded / twice"], [
         ("return BYPASS(real_runtime(cudaFree, caller)((void *)NOWHERE));", "return cudaErrorInvalidValue;")]),
     Mutant("cudaMalloc of NULL crashes", ["basic shared preloaded"], [
-        ("switch (ptr ? serve_alloc(size, CALLER, &addr) : SERVE_FORWARD)", "switch (serve_alloc(size, CALLER, &addr))")]),
+        ("switch (ptr ? serve_alloc(size, CALLER, /* by_runtime: */ true, &addr) : SERVE_FORWARD)",
+         "switch (serve_alloc(size, CALLER, /* by_runtime: */ true, &addr))")]),
     Mutant("auto: stream-ordered memory is freed before an earlier free's wait is over", ["driver static preloaded / async_after_free"], [
         ("addr) && pool) hazard_memory_goes(caller);", "addr) && pool) (void)caller;")]),
     Mutant("auto: memory of a graph is freed before an earlier free's wait is over", ["shim_exports"], [
