@@ -22,6 +22,24 @@ void file_drop(int fd)
     pthread_setcancelstate(cancel, NULL);
 }
 
+const char *file_text(const char *path, char *text, size_t len)
+{
+    const int saved = errno;
+    ssize_t n = -1;
+    int fd, cancel;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        n = read(fd, text, len - 1);
+        close(fd);
+    }
+    pthread_setcancelstate(cancel, NULL);
+    errno = saved;
+    text[n > 0 ? n : 0] = '\0';
+    return text;
+}
+
 int file_copy(int fd)
 {
     return fcntl(fd, F_DUPFD_CLOEXEC, FD_MIN);

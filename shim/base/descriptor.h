@@ -3,7 +3,7 @@
  * descriptor.h - descriptors of the library's own: their numbers, whether one is still the library's, and how it is
  * written and closed without a signal.
  *
- * It opens nothing; output_file.h and neighbour_socket.h do.
+ * It opens nothing that stays open; output_file.h and neighbour_socket.h do.
  *
  * Threads: every function may be called from any thread. No locks, no state.
  */
@@ -18,6 +18,11 @@
 /* Close a descriptor. Unlike close() it is no cancellation point: a thread of the program may hold a lock of ours, and
  * is to return from the call that it has made. */
 void file_drop(int fd);
+
+/* Read the beginning of a file, as text, into text, which is returned; empty if the file cannot be read. A thread of
+ * the program that is to be cancelled returns first from the call that it has made. Keeps errno: not every machine has
+ * all files. */
+const char *file_text(const char *path, char *text, size_t len);
 
 /* Move a descriptor of ours away from the numbers that programs count on. Returns its number from now on. */
 int file_aside(int fd);

@@ -2,10 +2,7 @@
 /* memory_limit.c - see memory_limit.h. No locks. */
 #include "base/memory_limit.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,32 +10,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
+
 #define CGROUPS "/sys/fs/cgroup"
 
 /* The text of files, away from the stack: the program's threads may have small ones. */
 struct scratch {
     char text[8192], folder[PATH_MAX], path[PATH_MAX + 64];
 };
-
-/* The beginning of a file, as text; empty if it cannot be read. A thread of the program that is to be cancelled returns
- * first from the call that it has made. Keeps errno: not every machine has all of these files. */
-static const char *file_text(const char *path, char *text, size_t len)
-{
-    const int saved = errno;
-    ssize_t n = -1;
-    int fd, cancel;
-
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        n = read(fd, text, len - 1);
-        close(fd);
-    }
-    pthread_setcancelstate(cancel, NULL);
-    errno = saved;
-    text[n > 0 ? n : 0] = '\0';
-    return text;
-}
 
 /* The files of a cgroup: its limit, and how much it uses. */
 struct files {

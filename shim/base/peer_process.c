@@ -3,11 +3,11 @@
 #include "base/peer_process.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "base/descriptor.h"
 
 /* A process as /proc describes it. */
 struct seen {
@@ -20,17 +20,9 @@ static bool look(int pid, struct seen *ret_seen)
 {
     char path[32], text[512];
     const char *name_end;
-    ssize_t n;
-    int fd;
 
     snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    n = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    text[n > 0 ? n : 0] = '\0';
-    name_end = strrchr(text, ')'); /* the name may have any character in it */
+    name_end = strrchr(file_text(path, text, sizeof(text)), ')'); /* the name may have any character in it */
     return name_end &&
            sscanf(
                name_end,

@@ -38,7 +38,7 @@
 
 /* It keeps its events for the next time that it is recorded. */
 struct token {
-    atomic_bool taken; /* the pool has it, or a thread */
+    atomic_bool taken;    /* the pool has it, or a thread */
     unsigned int entries; /* that the registry had; those without an event are over */
     unsigned int count;   /* of its events that were recorded */
     struct {

@@ -3,9 +3,7 @@
 #include "context/numa_key.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/mempolicy.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -13,27 +11,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
+
 #define NODES_MAX 1024 /* as many as the kernel has bits for, at most */
 #define WORD_BITS (8 * sizeof(unsigned long))
 
-/* The kernel lists more than one node: "0-1", "0,2". A thread of the program that is to be cancelled returns first from
- * the call that it has made. */
+/* The kernel lists more than one node: "0-1", "0,2". */
 static bool several_nodes(void)
 {
-    const int saved = errno;
-    char text[64] = "";
-    ssize_t n = -1;
-    int fd, cancel;
+    char text[64];
 
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    fd = open("/sys/devices/system/node/online", O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        n = read(fd, text, sizeof(text) - 1);
-        close(fd);
-    }
-    pthread_setcancelstate(cancel, NULL);
-    errno = saved;
-    return n > 0 && strpbrk(text, "-,");
+    return strpbrk(file_text("/sys/devices/system/node/online", text, sizeof(text)), "-,") != NULL;
 }
 
 static bool has_several(void)

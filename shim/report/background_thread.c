@@ -7,7 +7,6 @@
 #include "report/background_thread.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
@@ -21,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/conf.h"
+#include "base/descriptor.h"
 #include "base/log.h"
 #include "base/own_thread.h"
 #include "base/process.h"
@@ -90,19 +90,13 @@ static bool first_lives(void)
  * say. */
 static int threads_after_main(void)
 {
-    const bool lives = first_lives();
-    const int fd = lives ? -1 : open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
     char text[512], state = 0;
     const char *name_end;
-    ssize_t n;
     int threads;
 
-    if (fd < 0)
-        return lives ? 0 : -1;
-    n = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    text[n > 0 ? n : 0] = '\0';
-    name_end = strrchr(text, ')');
+    if (first_lives())
+        return 0;
+    name_end = strrchr(file_text("/proc/self/stat", text, sizeof(text)), ')');
     if (!name_end || sscanf(name_end, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d", &state,
                             &threads) != 2)
         return -1;

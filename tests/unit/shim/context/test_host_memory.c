@@ -124,6 +124,53 @@ ISOLATED_CASE(test_work_under_way, .environment = DECAY)
     assert_int_equal(get(LARGE), addr);
 }
 
+/* Memory serves again once the work before its own free is over, whatever has been freed since. */
+ISOLATED_CASE(test_each_free_has_its_own_token, .environment = DECAY)
+{
+    uint64_t first, second;
+
+    start();
+    first = get(LARGE);
+    second = get(LARGE);
+    fake.contexts[0].launched++;
+    put(first);
+    fake.contexts[0].over = fake.contexts[0].launched++;
+    put(second);
+    atomic_fetch_add(&fake.ns, SECOND_NS);
+    assert_int_equal(get(LARGE), first);
+}
+
+/* A call that may end a context is under way, and in the end it does not: the free is covered by a later token. */
+ISOLATED_CASE(test_a_context_that_may_end, .environment = DECAY)
+{
+    struct context *other;
+    uint64_t addr;
+
+    start();
+    other = pooled(1);
+    addr = get(LARGE);
+    fake.contexts[1].launched = 1;
+    atomic_store(&other->leaving, true);
+    put(addr);
+    atomic_store(&other->leaving, false);
+    atomic_fetch_add(&fake.ns, SECOND_NS);
+    assert_int_not_equal(get(LARGE), addr);
+    fake.contexts[1].over = 1;
+    atomic_fetch_add(&fake.ns, SECOND_NS);
+    assert_int_equal(get(LARGE), addr);
+}
+
+/* More often than there are tokens. */
+ISOLATED_CASE(test_tokens_come_back, .environment = DECAY)
+{
+    start();
+    for (unsigned int i = 1; i <= 150; i++) {
+        put(get(LARGE));
+        run_for(10 * SECOND_NS);
+        assert_int_equal(pinned.returned, i);
+    }
+}
+
 /* The driver's free would wait for the context's work, so it comes later. */
 ISOLATED_CASE(test_decay_beside_work, .environment = DECAY)
 {

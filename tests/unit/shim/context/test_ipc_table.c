@@ -8,6 +8,7 @@
  */
 #include "cases.h"
 #include <errno.h>
+#include <stdlib.h>
 
 #include "base/descriptor.h"
 #include "base/ipc_socket.h"

@@ -296,6 +296,19 @@ ISOLATED_CASE(test_wait_fails, .environment = VMM)
     pause_and_resume();
 }
 
+/* Nothing is waited for: no stream, no copies. */
+ISOLATED_CASE(test_no_stream, .environment = VMM)
+{
+    struct context *context = start();
+    uint64_t bytes;
+
+    get(context, 1000);
+    fake_fail(FN(cuStreamCreate), CUDA_ERROR_UNKNOWN, 9);
+    assert_int_equal(pause_device(0, /* keep: */ true, PAUSE_NO_LIMIT, &bytes), -EIO);
+    assert_null(strstr(fake.log, "sync:s"));
+    assert_false(device_is_paused(0));
+}
+
 /* A copy back that fails leaves the device paused, with its contents. */
 ISOLATED_CASE(test_copy_back_fails, .environment = VMM)
 {
