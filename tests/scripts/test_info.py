@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -53,6 +54,7 @@ class Info(unittest.TestCase):
                 for pattern in absent:
                     self.assertNotRegex(done.stdout, re.compile(rf"^{pattern}", re.M))
 
+    @unittest.skipUnless(shutil.which("cc"), "no compiler")
     def test_stubs(self) -> None:
         """A driver with few of its functions, to link with."""
         with tempfile.TemporaryDirectory() as folder:
