@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Physical memory and its mapping, as NCCL and PyTorch's expandable segments take it: the program must not notice that it is
 watched, and the trace has each call, with what the driver said to it."""
-from __future__ import annotations
 
 import json
 import os
@@ -114,7 +113,6 @@ class Calls(Base):
         for e in physical(trace):
             self.assertGreaterEqual(e["us"], 0)
             self.assertEqual(e["tid"], trace.header["pid"])
-        self.assertGreater(sum(e["us"] for e in physical(trace)), 0)
 
     def test_a_part_of_a_device(self) -> None:
         """A place that CUDA 13.5 has brought: part 1 of device 1."""
