@@ -235,6 +235,7 @@ static int serve(struct ctl_request *request)
 
 static void answer(struct ctl_request *request)
 {
+    const bool pauses = request->command == CTL_PAUSE;
     int rc;
 
     ctl.used = 0;
@@ -243,6 +244,8 @@ static void answer(struct ctl_request *request)
     if (request->device >= 0 && (request->device >= DEVICES_MAX || !(ctl.known >> request->device & 1))) {
         say("it does not use this device");
         rc = -ENODEV;
+    } else if (pauses && !ctl_socket_is_awaited()) {
+        rc = -EPIPE; /* this process was stopped, say, and those that paused with it have been resumed */
     } else {
         rc = serve(request);
     }
@@ -251,7 +254,10 @@ static void answer(struct ctl_request *request)
         ctl.used = 0;
     }
     log_write(LOG_DEBUG, "cupool-ctl: command %u, result %d", request->command, rc);
-    ctl_socket_reply(rc, ctl.text, ctl.used);
+    if (!ctl_socket_reply(rc, ctl.text, ctl.used) && pauses && !rc) {
+        log_write(LOG_INFO, "cupool-ctl has gone before it heard of the pause, which ends");
+        take_back(request, DEVICES_MAX);
+    }
 }
 
 /* --- rows of background_jobs --- */

@@ -56,9 +56,9 @@ class Base(Case):
         self.assertEqual(done.returncode, rc, done.stdout + done.stderr)
         return done
 
-    def devices(self) -> "dict[int, Any]":
+    def devices(self, *words: str) -> "dict[int, Any]":
         """By process, its first device."""
-        return {p["pid"]: p["devices"][0] for p in json.loads(self.ctl("list", "--json").stdout)}
+        return {p["pid"]: p["devices"][0] for p in json.loads(self.ctl("list", "--json", *words).stdout)}
 
 
 class Commands(Base):
@@ -164,6 +164,35 @@ class Others(Base):
         other.send_signal(signal.SIGCONT)
         self.nobody_is_paused()
         self.assertEqual((self.end(willing), self.end(other)), (["on", "check 0 1"], ["on", "check 0 1"]))
+
+    def test_nobody_waits_for_it(self) -> None:
+        """Where cupool-ctl has gone before a process came to its request, or before it had paused, it is not paused: nobody would resume it."""
+        stopped, deaf = self.start("alloc:600"), self.start("alloc:600")
+        stopped.send_signal(signal.SIGSTOP)
+        for pid, flags in ((stopped.pid, 2), (deaf.pid, 1)):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+                peer.connect(str(self.dir / f"cupool-{pid}.sock"))
+                peer.send(REQUEST.pack(MAGIC, 1, 6, -1, flags, 0, TIMEOUT * 1000, 0))
+                if pid == deaf.pid:
+                    peer.shutdown(socket.SHUT_RD)  # it has not gone, and its answer cannot be delivered
+                    self.devices(f"--pid={pid}")  # comes behind it
+        stopped.send_signal(signal.SIGCONT)
+        self.nobody_is_paused()
+        self.assertEqual((self.end(stopped), self.end(deaf)), (["on", "check 0 1"], ["on", "check 0 1"]))
+
+    def test_it_is_interrupted(self) -> None:
+        """In the second phase, by Ctrl-C: nobody stays paused."""
+        idle, busy = self.start("alloc:600"), self.start("alloc:3000000", "busy:60000")
+        tool = subprocess.Popen([sys.executable, str(CTL), "pause", "--all", "--wait=60", f"--dir={self.dir}"], env=self.env(None),
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.wait_for(lambda: self.devices(f"--pid={idle.pid}")[idle.pid]["is_paused"], "pause")
+        tool.send_signal(signal.SIGINT)
+        self.wait_for(lambda: not self.devices(f"--pid={idle.pid}")[idle.pid]["is_paused"], "resume")
+        busy.kill()
+        out, err = tool.communicate(timeout=TIMEOUT)
+        self.assertEqual((tool.returncode, out), (130, f"process {idle.pid}: resumed 2.0 MiB\n"), err)
+        self.assertIn("interrupted", err)
+        self.assertEqual(self.end(idle), ["on", "check 0 1"])
 
     def test_one_is_dead(self) -> None:
         """Its socket is still there, and cupool-ctl removes it."""
