@@ -105,6 +105,25 @@ class Commands(Base):
         self.assertEqual({d["is_paused"] for d in self.devices().values()}, {False})
         self.assertEqual((self.end(a), self.end(b)), (["on", "check 0 2"], ["on", "check 0 1"]))
 
+    def test_one_device_is_paused_already(self) -> None:
+        """The other one is paused, and is resumed if nobody hears of it; the first one stays as it was."""
+        a = self.start("alloc:600", "device:1", "alloc:3000000")
+        self.assertEqual(self.ctl("pause", "--all", "--device=0").stdout, f"process {a.pid}: paused 2.0 MiB\n")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as deaf:
+            deaf.connect(str(self.dir / f"cupool-{a.pid}.sock"))
+            deaf.shutdown(socket.SHUT_RD)
+            deaf.send(REQUEST.pack(MAGIC, 1, 6, -1, 1, 0, TIMEOUT * 1000, 0))
+            self.assertEqual(self.paused(), [True, False])
+        done = self.ctl("pause", "--all")
+        self.assertEqual((done.stdout, done.stderr, self.paused()), (f"process {a.pid}: paused 4.0 MiB\n", "", [True, True]))
+        self.assertIn("it is paused", self.ctl("pause", "--all").stderr)
+        self.assertEqual(self.ctl("resume", "--all").stdout, f"process {a.pid}: resumed 6.0 MiB\n")
+        self.assertEqual(self.end(a), ["on", "check 0 2"])
+
+    def paused(self) -> "list[bool]":
+        """Of the only process, each device."""
+        return [d["is_paused"] for d in json.loads(self.ctl("list", "--json").stdout)[0]["devices"]]
+
     def test_pause_without_contents(self) -> None:
         a = self.start("alloc:600")
         self.ctl("pause", "--discard", "--all")
@@ -172,9 +191,10 @@ class Others(Base):
         for pid, flags in ((stopped.pid, 2), (deaf.pid, 1)):
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
                 peer.connect(str(self.dir / f"cupool-{pid}.sock"))
-                peer.send(REQUEST.pack(MAGIC, 1, 6, -1, flags, 0, TIMEOUT * 1000, 0))
                 if pid == deaf.pid:
                     peer.shutdown(socket.SHUT_RD)  # it has not gone, and its answer cannot be delivered
+                peer.send(REQUEST.pack(MAGIC, 1, 6, -1, flags, 0, TIMEOUT * 1000, 0))
+                if pid == deaf.pid:
                     self.devices(f"--pid={pid}")  # comes behind it
         stopped.send_signal(signal.SIGCONT)
         self.nobody_is_paused()
