@@ -89,6 +89,7 @@ class Commands(Base):
         self.assertIn("gave back 4.0 MiB", self.ctl("trim", f"--pid={a.pid}").stdout)
         self.assertEqual(self.devices()[a.pid]["held"], 2 * MIB)
         b = self.start("alloc:600", "mark:waits", "wait", "alloc:30000000", "stats")
+        self.ctl("limit", "18446744073709551615", "--all")
         self.ctl("limit", "10M", "--all")
         out, _ = b.communicate("\n\n", timeout=TIMEOUT)
         self.assertIn("stats 2097152 1024 0", out)
@@ -131,8 +132,11 @@ class Commands(Base):
         self.assertEqual(self.end(a), ["on", "check 1 1"])
 
     def test_usage(self) -> None:
-        for words in ((), ("pause",), ("limit", "--all"), ("trim", "5", "--all"), ("list", "--pid=1", "--all"), ("sing",), ("limit", "x", "--all")):
-            self.ctl(*words, rc=2)
+        for words in ((), ("pause",), ("limit", "--all"), ("trim", "5", "--all"), ("list", "--pid=1", "--all"), ("sing",), ("limit", "x", "--all"),
+                      ("limit", "16777216T", "--all"), ("limit", "18446744073709551616", "--all"), ("limit", "0.5", "--all"),
+                      ("list", "--device=-2"), ("list", "--device=9999999999")):
+            done = self.ctl(*words, rc=2)
+            self.assertNotIn("Traceback", done.stderr)
         self.assertIn("Exit status: 0 done", self.ctl("--help").stdout)
         old = ast.parse(CTL.read_text(), feature_version=(3, 6))
         self.assertNotIn("__future__", [n.module for n in old.body if isinstance(n, ast.ImportFrom)])
