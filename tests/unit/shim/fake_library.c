@@ -22,6 +22,7 @@
 #include <linux/membarrier.h>
 
 #include "fake_driver.h"
+#include "real/copies.h"
 #include "real/dlsym_next.h"
 #include "real/loaded.h"
 #include "trace/trace.h"
@@ -372,5 +373,15 @@ enum real_symbol real_symbol_of(const void *function)
 const char *loaded_path(const char *prefix)
 {
     (void)prefix;
+    return NULL;
+}
+
+bool copies_is_first(void)
+{
+    return true;
+}
+
+const char *copies_next(void)
+{
     return NULL;
 }
