@@ -26,7 +26,6 @@ static void nap(void)
 
 static void work(void *unused)
 {
-    (void)unused;
     for (int i = 0; i < LIMIT && !atomic_load(&closes.ends); i++)
         nap();
 }

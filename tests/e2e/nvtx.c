@@ -38,7 +38,6 @@ static nvtxRangeId_t crossing;
 
 static void *other_thread(void *arg)
 {
-    (void)arg;
     printf("push %d\n", nvtxRangePushA("thread"));
     nvtxRangeEnd(crossing);
     printf("pop %d\n", nvtxRangePop());

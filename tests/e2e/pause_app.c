@@ -216,7 +216,6 @@ static void *work(void *arg)
 
 static void *pauses(void *arg)
 {
-    (void)arg;
     while (!over) {
         if (cupool_pause(device, CUPOOL_KEEP) || cupool_resume(device))
             failures++;
@@ -250,7 +249,6 @@ static void *export_all(void *arg)
     cudaIpcMemHandle_t handle;
     void *p;
 
-    (void)arg;
     while (!over) {
         CU(cudaMalloc(&p, 600));
         if (!cudaIpcGetMemHandle(&handle, p)) {
@@ -291,7 +289,6 @@ static void *retain_and_release(void *arg)
     int (*release)(int) = __extension__(int (*)(int)) dlsym(RTLD_DEFAULT, "cuDevicePrimaryCtxRelease_v2");
     void *context;
 
-    (void)arg;
     if (!retain || !release)
         _exit(6);
     while (!retain(&context, 0) && !release(0)) /* until the process ends */

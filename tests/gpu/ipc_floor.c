@@ -150,7 +150,6 @@ static int exported, server_socket;
 
 static void *serve(void *arg)
 {
-    (void)arg;
     while (hear(server_socket, 0) != -2)
         say(server_socket, exported);
     return NULL;

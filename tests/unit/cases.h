@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cases.h - cmocka's includes, and unit tests that register themselves: no list can forget one.
+ * cases.h - the includes of unit tests, cmocka's and the usual ones of the system, and unit tests that register
+ * themselves: no list can forget one.
  *
  * A program's main is in cases_main.c, unless the program has one of its own.
  *
@@ -16,6 +17,16 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 struct unit_case {
     int line; /* cases run in the order of their lines: compilers do not keep that of the section */

@@ -12,9 +12,6 @@
 
 #include "cases.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 #define DIGESTS (STEPS / EVERY)
 
 static inline void digest_add(uint64_t *digest, uint64_t number)

@@ -8,10 +8,6 @@
 
 #include "cases.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <unistd.h>
-
 #include "nccl_fake.h"
 
 #define UNIT  ((size_t)2 << 20)

@@ -9,16 +9,14 @@
 #include "entries.h" /* first: nccl_unit.h has names of its own */
 
 #include "nccl_unit.h"
+#include "wrapped.h"
 
 #include <malloc.h>
-
-int __real_pthread_mutex_lock(pthread_mutex_t *lock);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *lock);
 
 static _Thread_local unsigned int locks;
 static _Thread_local void (*before_lock)(void);
 
-int __wrap_pthread_mutex_lock(pthread_mutex_t *lock)
+WRAPPED(int, pthread_mutex_lock, (pthread_mutex_t * lock))
 {
     void (*const hook)(void) = before_lock;
 

@@ -3,8 +3,6 @@
  * test_nccl_threads.c - long random lives of segments and communicators, by several threads at once. A part of
  * test_nccl_life, with the settings of that.
  */
-#include <pthread.h>
-#include <stdatomic.h>
 
 #include "nccl_life.h"
 

@@ -8,10 +8,6 @@
 
 #include "cases.h"
 
-#include <errno.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "host_fake.h"
 #include "host_internal.h" /* bins, tokens, ask_ns */
 

@@ -18,8 +18,6 @@
  */
 #include "unit.h"
 
-#include <stdlib.h>
-
 #include "heap.h"
 #include "magazine.h" /* which one a request uses */
 #include "space.h"

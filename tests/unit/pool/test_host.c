@@ -12,13 +12,11 @@
 
 #include "descriptors.h"
 #include "magazine.h"
-
-void *__real_mmap64(void *addr, size_t size, int prot, int flags, int fd, off_t offset);
-void *__wrap_mmap64(void *addr, size_t size, int prot, int flags, int fd, off_t offset);
+#include "wrapped.h"
 
 static unsigned int maps, refused_from, refused_to; /* calls from 1 on, without the last */
 
-void *__wrap_mmap64(void *addr, size_t size, int prot, int flags, int fd, off_t offset)
+WRAPPED(void *, mmap64, (void *addr, size_t size, int prot, int flags, int fd, off_t offset))
 {
     maps++;
     if (maps >= refused_from && maps < refused_to) {

@@ -215,7 +215,6 @@ CASE(test_bound_keeps_what_would_serve)
 
 static void *complete_later(void *arg)
 {
-    (void)arg;
     usleep(20000);
     fake.blocked = false;
     host_fake_complete(&fake);

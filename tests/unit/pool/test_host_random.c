@@ -9,11 +9,6 @@
  */
 #include "cases.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "host_fake.h"
 #include "seeded.h"
 
@@ -325,7 +320,6 @@ UNIT_CASE(test_threads)
 
 int main(int argc, char **argv)
 {
-    (void)argv;
     host_fake_sharded = argc > 1;
     return cases_run();
 }

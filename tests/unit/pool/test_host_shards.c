@@ -3,10 +3,10 @@
  * test_host_shards.c - the host pool's shards: what they do without the pool's lock, and that nothing else can be told
  * from a pool without them. test_host_random.c has long sequences with shards.
  */
-#include <pthread.h>
 
 #include "host_env.h"
 #include "seeded.h"
+#include "wrapped.h"
 
 #define BIG    HOST_SHARD_SIZE
 #define LARGE  (3 * MIB)
@@ -206,10 +206,7 @@ SHARDED_CASE(test_the_peak)
 /* While it is set, the clock gets on by a second at each look. */
 static atomic_bool hurries;
 
-int __real_clock_gettime(clockid_t clock, struct timespec *ts);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
-
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
+WRAPPED(int, clock_gettime, (clockid_t clock, struct timespec *ts))
 {
     static atomic_int passed;
     const int rc = __real_clock_gettime(clock, ts);

@@ -2,11 +2,6 @@
 /* test_suspend.c - segments whose memory is away for a while: they serve nothing meanwhile, and afterwards again. */
 #include "unit.h"
 
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-
 #include "pool_state.h"
 
 #define LIST_MAX 64
@@ -119,7 +114,6 @@ static struct {
 
 static void *suspend_beside(void *arg)
 {
-    (void)arg;
     assert_int_equal(pool_suspend(beside.pool, pool_kind_get(beside.pool)), 0);
     atomic_store(&beside.returned, true);
     return NULL;

@@ -9,9 +9,6 @@
  */
 #include "unit.h"
 
-#include <stdatomic.h>
-#include <stdlib.h>
-
 #define THREADS  8
 #define POOLS    2
 #define OWN      64 /* live blocks of a thread */

@@ -2,9 +2,6 @@
 /*
  * test_vmm_trim.c - the cache of virtual memory: when memory goes back, what a refused call leaves, and access.
  */
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
 
 #include "cases.h"
 #include "clock.h"

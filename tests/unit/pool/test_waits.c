@@ -11,6 +11,7 @@
 #include "magazine.h" /* which one a request uses */
 #include "release_idle.h"
 #include "still_clock.h"
+#include "wrapped.h"
 
 static void much_later(void)
 {
@@ -231,12 +232,10 @@ POOL_CASE(test_statistics_do_not_wait_for_ever)
 
 /* --- magazines */
 
-int __wrap_sched_yield(void);
-
 static void (*on_yield)(void);
 static struct magazine *visited;
 
-int __wrap_sched_yield(void)
+WRAPPED(int, sched_yield, (void))
 {
     if (on_yield)
         on_yield();

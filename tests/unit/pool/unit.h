@@ -6,17 +6,8 @@
 #include "cases.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "fake.h"
-#include "pool.h"
 #include "rest.h"
 
 #define UNIT ((size_t)POOL_SEGMENT_UNIT)

@@ -3,14 +3,8 @@
 #include "isolated.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 /* No test takes that long: a deadlock, then. */
 #define DEADLOCK_SECONDS 60

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * isolated.h - runs each unit test of the library in a process of its own, because settings are read once and contexts
- * stay known; and cmocka's includes.
+ * stay known; and the includes of these tests.
  *
  * Tests call the library's functions directly; programs under the preload are in tests/behaviour and tests/e2e.
  *
@@ -10,15 +10,9 @@
 #ifndef CUPOOL_TESTS_SHIM_ISOLATED_H
 #define CUPOOL_TESTS_SHIM_ISOLATED_H
 
-/* cmocka 1.1 wants these first. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "cases.h"
 
-#include <cmocka.h>
-
-#include <stdbool.h>
+#include "fake_driver.h"
 
 struct isolated {
     const char *name;

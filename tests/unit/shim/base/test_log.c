@@ -4,14 +4,8 @@
  * whole; errno is the program's. Where messages go, and where they do not, is tested under the preload:
  * tests/e2e/test_stderr.py.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "base/log.h"
-#include "fake_driver.h"
 #include "isolated.h"
 
 void __real_log_write(enum conf_log_level level, const char *format, ...);

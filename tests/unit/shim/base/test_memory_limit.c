@@ -5,14 +5,9 @@
  * folder of the test's.
  */
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/memory_limit.h"
-#include "fake_driver.h"
 #include "isolated.h"
 
 static const struct row {

@@ -5,7 +5,6 @@
  * test_capture_asks.c.
  */
 #include <limits.h>
-#include <stdatomic.h>
 
 #include "captures.h"
 

@@ -3,12 +3,6 @@
  * test_capture_asks.c - shim/context/capture_gate.c: ends of captures that no call tells of. The driver is asked about
  * each stream, but not while another thread may destroy it.
  */
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "captures.h"
 

@@ -3,10 +3,7 @@
  * test_combiner.c - threads that free together: one orders for the others, for nobody whom it does not cover, and
  * nobody depends on it. shim/context/free_order.c alone, with a driver that is made up here.
  */
-#include <pthread.h>
-#include <sched.h>
 #include <semaphore.h>
-#include <string.h>
 
 #include "base/log.h"
 #include "cases.h"
@@ -152,7 +149,6 @@ bool policy_is_strict(const struct policy *policy)
 
 void policy_waited_add(const struct policy *policy)
 {
-    (void)policy;
 }
 
 void policy_synced(struct policy *policy, uint64_t debts)

@@ -3,7 +3,6 @@
  * test_context.c - shim/context/lifetime.c: which contexts are pooled, from the first sight of one, and what a pool is
  * made with. test_lookup.c has how they are found; test_ending.c, how they end.
  */
-#include <string.h>
 
 #include "ready.h"
 

@@ -3,8 +3,6 @@
  * test_ending.c - shim/context/context_end.c: how contexts end, which calls end which, and what is left of them.
  * test_pins.c has the threads that are in calls meanwhile; test_context.c, how contexts begin.
  */
-#include <pthread.h>
-#include <string.h>
 
 #include "ready.h"
 #include "serve/serve.h"

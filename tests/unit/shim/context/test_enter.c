@@ -2,8 +2,6 @@
 /*
  * test_enter.c - shim/context/free_order.c: entering a context and leaving it again, and the order behind a fill.
  */
-#include <errno.h>
-#include <string.h>
 
 #include "ready.h"
 

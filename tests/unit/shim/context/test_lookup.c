@@ -3,7 +3,6 @@
  * test_lookup.c - shim/context/lifetime.c: the context of a request, all of a device's, whose streams' work is foreign
  * to one, and what is found beside calls that may end one.
  */
-#include <string.h>
 
 #include "ready.h"
 

@@ -4,8 +4,6 @@
  * all contexts of a device, and what is done in memory on our own account. test_segments.c has where segments come from
  * and go.
  */
-#include <errno.h>
-#include <string.h>
 
 #include "ready.h"
 

@@ -3,10 +3,7 @@
  * test_nccl_memory.c - shim/nccl/comms.c and shim/context/segment_driver.c: segments from ncclMemAlloc, and which of
  * them may not go back because a graph that was captured since may have them registered.
  */
-#include <errno.h>
-#include <string.h>
 
-#include "context/nccl_memory.h"
 #include "ready.h"
 
 #define NCCL    ORDERED " CUPOOL_BACKEND=nccl"

@@ -4,11 +4,8 @@
  * lacks and refuses, beside a capture, and beside other threads' frees. test_waits.c has what waits for frees
  * afterwards; tests/unit/shim/context/test_combiner.c runs many threads.
  */
-#include <errno.h>
-#include <string.h>
 
 #include "exports/hazards.h"
-#include "fake_driver.h"
 #include "isolated.h"
 #include "room.h"
 

@@ -4,9 +4,7 @@
  * which context, which of them are waited for when a context ends, and a pool that lingers because one does not come
  * out.
  */
-#include <pthread.h>
 #include <semaphore.h>
-#include <string.h>
 
 #include "ready.h"
 

@@ -3,12 +3,8 @@
  * test_policy.c - shim/context/free_policy.c: what CUPOOL_FREE means with each driver, and the debts of
  * CUPOOL_FREE=auto: which work makes one, and which wait pays it. test_reach.c has what makes devices strict.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "exports/hazards.h"
-#include "fake_driver.h"
 #include "isolated.h"
 #include "room.h"
 #include "serve/serve.h"

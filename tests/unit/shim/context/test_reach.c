@@ -4,7 +4,6 @@
  * becomes accessible, and which devices are strict by that. test_strict.c has what that means; test_policy.c, the rest
  * of CUPOOL_FREE.
  */
-#include <string.h>
 
 #include "reach.h"
 

@@ -3,8 +3,6 @@
  * test_segments.c - shim/context/segment_driver.c: where segments come from, how they go back through a stream of our
  * own, and how long their arrival is waited for.
  */
-#include <errno.h>
-#include <string.h>
 
 #include "ready.h"
 

@@ -5,10 +5,7 @@
  *
  * tests/behaviour has the backend on the simulated GPU.
  */
-#include <errno.h>
 #include <fcntl.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "base/descriptor.h"
 #include "context/capture_history.h"

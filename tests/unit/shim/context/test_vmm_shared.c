@@ -4,7 +4,6 @@
  * (shim/context/ipc_map.c), and the answers to importers while segments go. test_vmm_memory.c has segments and their
  * descriptors.
  */
-#include <string.h>
 
 #include "context/ipc_map.h"
 #include "context/ipc_server.h"

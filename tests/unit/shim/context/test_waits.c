@@ -3,7 +3,6 @@
  * test_waits.c - shim/context/free_order.c: what waits on the host for all of a context's or a device's work, for how
  * long, and when it gives up. test_frees.c has what waits for the work before frees.
  */
-#include <string.h>
 
 #include "ready.h"
 
@@ -218,7 +217,6 @@ ISOLATED_CASE(test_wait_all_context_ends, .environment = ORDERED)
     struct context *context = ready_all();
     bool late = true;
 
-    (void)state;
     fake_before(FN(cuCtxSynchronize), context_ends, context);
     fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_CONTEXT_IS_DESTROYED, 1);
     assert_int_equal(context_wait_all(WAIT_NO_LIMIT, &late), CUDA_SUCCESS);
@@ -231,7 +229,6 @@ ISOLATED_CASE(test_wait_all_fails, .environment = ORDERED)
 {
     bool late = true;
 
-    (void)state;
     ready_all();
     fake_fail_after(FN(cuCtxSynchronize), 1, CUDA_ERROR_LAUNCH_FAILED, 1);
     assert_int_equal(context_wait_all(WAIT_NO_LIMIT, &late), CUDA_ERROR_LAUNCH_FAILED);
@@ -244,7 +241,6 @@ ISOLATED_CASE(test_wait_all_until, .environment = ORDERED)
     struct context *context = ready_all();
     bool late = false;
 
-    (void)state;
     fake.relax_step = MS;
     works(0, 31);
     assert_int_equal(context_wait_all(now() + 30 * MS, &late), CUDA_SUCCESS);
@@ -262,7 +258,6 @@ ISOLATED_CASE(test_wait_all_until, .environment = ORDERED)
 
 ISOLATED_CASE(test_wait_primaries, .environment = ORDERED)
 {
-    (void)state;
     ready();
     fake.contexts[1].active = true;
     assert_int_equal(context_wait_primaries(), CUDA_SUCCESS);

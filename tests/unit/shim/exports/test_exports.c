@@ -5,12 +5,10 @@
  *
  * tests/rows tests each row of hooks.def, and the ways in which a program reaches a hook.
  */
-#include <string.h>
 
 #include "base/process.h"
 #include "context/room.h"
 #include "exports/hazards.h"
-#include "fake_driver.h"
 #include "isolated.h"
 #include "pool_state.h"
 #include "serve/ipc_handles.h"

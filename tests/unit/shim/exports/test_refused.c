@@ -6,7 +6,6 @@
 #include "base/ipc_message.h"
 #include "base/process.h"
 #include "context/room.h"
-#include "fake_driver.h"
 #include "isolated.h"
 #include "serve/ipc_handles.h"
 

@@ -4,11 +4,7 @@
  * that the report at exit leaves no lock held, and that what is known stays known where there is no memory. The
  * words of the report are tested under the preload: tests/e2e/test_contents.py.
  */
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "fake_driver.h"
 #include "isolated.h"
 #include "report/guard.h"
 #include "serve/serve.h"

@@ -5,9 +5,7 @@
  * where there is room for all of it or not.
  */
 #include <signal.h>
-#include <string.h>
 
-#include "fake_driver.h"
 #include "isolated.h"
 #include "report/unpooled.h"
 #include "serve/serve.h"

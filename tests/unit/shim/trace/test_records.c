@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_records.c - allocation events on their way to the trace: records.c alone. */
-#include <pthread.h>
-#include <sched.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "cases.h"
 #include "trace/records.h"

@@ -6,17 +6,10 @@
  * unwinder. shim/context/pool_observer.c: what the pool tells of. shim/report/oom.c: how often all is told. And what
  * writes files leaves a thread as it was.
  */
-#include <errno.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "context/pool_observer.h"
 #include "context/room.h"
-#include "fake_driver.h"
 #include "isolated.h"
 #include "report/oom.h"
 #include "report/stats.h"
