@@ -7,11 +7,7 @@
 #ifndef E2E_API_H
 #define E2E_API_H
 
-#include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "../program.h"
 
 #define API_NOT_FOUND 500
 

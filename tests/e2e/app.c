@@ -28,10 +28,7 @@
 #include "words.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <fenv.h>
-#include <pthread.h>
-#include <stdatomic.h>
 
 #define LIVE_MAX 4096
 #define WINDOW   6

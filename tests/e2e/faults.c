@@ -18,14 +18,8 @@
 #ifdef FAULTS_RUNTIME
 #include <cuda_runtime_api.h>
 #endif
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+
+#include "../program.h"
 
 #define MIB        ((size_t)1 << 20)
 #define ROUNDS     22                            /* some more than the 20 calls that are made to fail */

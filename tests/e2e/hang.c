@@ -18,26 +18,12 @@
  *                       whose calls for that need much more
  *   threads N           allocate and free in so many threads that are there at the same time, and in as many one by one
  *
- * Exit code: 0; 3 for an error of CUDA; 5 for anything else.
+ * Exit code: 0; 1 for an error of CUDA; 5 for anything else.
  */
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/time.h>
-#include <unistd.h>
 
-#define OK(call)                                                                                                       \
-    do {                                                                                                               \
-        int rc_ = (int)(call);                                                                                         \
-        if (rc_) {                                                                                                     \
-            printf("error %d in %s\n", rc_, #call);                                                                    \
-            exit(3);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
+#include "../program.h"
 
 static void on_alarm(int sig)
 {

@@ -4,14 +4,7 @@
  * the folder MACHINE_ROOT, and the thread runs on the node MACHINE_NODE. The kernel's memory policies are the real
  * ones.
  */
-#include <fcntl.h>
-#include <sched.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include "../program.h"
 
 #define VISIBLE __attribute__((visibility("default")))
 

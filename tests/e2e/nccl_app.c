@@ -7,12 +7,6 @@
  */
 #include "nccl_app.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
 int ranks;
 ncclUniqueId ids[4];
 

@@ -5,8 +5,8 @@
  * says on stdout that a range was pushed.
  */
 #ifdef TOOL
-#include <stdio.h>
 
+#include "../program.h"
 #include "exports/nvtx_abi.h"
 
 int InitializeInjectionNvtx2(nvtx_export_table *get_export_table);
@@ -30,9 +30,6 @@ int InitializeInjectionNvtx2(nvtx_export_table *get_export_table)
 #else
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 
 static nvtxRangeId_t crossing;
 

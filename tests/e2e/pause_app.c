@@ -28,16 +28,8 @@
  * Exit code 0; 5 for a word that is none, 6 where CUDA fails.
  */
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
+#include "../program.h"
 #include "cupool.h"
 
 #define BLOCKS_MAX 256

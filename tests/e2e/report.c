@@ -40,9 +40,6 @@
 #include "words.h"
 
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <pthread.h>
 
 #define BLOCKS_MAX 4096
 

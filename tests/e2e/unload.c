@@ -4,11 +4,8 @@
  * unloaded, and prints how many of its requests reached the driver. Exit code 77: they do not come to the same address.
  */
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "../program.h"
 #include "simgpu.h"
 
 #define REQUESTS 20

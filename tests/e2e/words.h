@@ -15,17 +15,9 @@
 #ifndef E2E_WORDS_H
 #define E2E_WORDS_H
 
-#include <errno.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "../program.h"
 
 /* A command and its arguments; those left out are empty, and 0. */
 struct words {

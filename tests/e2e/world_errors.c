@@ -5,10 +5,8 @@
  * stream. "freed": copies and fills of memory that was given back with cudaFree.
  */
 #include <cuda_runtime_api.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-#include <time.h>
+
+#include "../program.h"
 
 #define SIZE ((size_t)4 << 20)
 

@@ -3,12 +3,8 @@
  * memory.c - what device memory looks like: contents when it is fresh, alignment, what the driver says about an
  * address.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "attributes.h"
-#include "probe.h"
 
 static const size_t sizes[] = {512,     4 * KIB, 64 * KIB, 512 * KIB, MIB,     2 * MIB - 512,
                                2 * MIB, 3 * MIB, 4 * MIB,  16 * MIB,  64 * MIB};
