@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* model.c - see model.h. */
+#include "model.h"
 
 #include <errno.h>
 #include <inttypes.h>
