@@ -10,8 +10,6 @@
  */
 #include "context/ipc_server.c" /* NOLINT(bugprone-suspicious-include): see above */
 
-#include <stdlib.h>
-
 #include "fuzz.h"
 
 #define BLOCKS    8u

@@ -8,11 +8,8 @@
  * of an executable, then words of an environment. It has conf.c inside, to load the settings more than once, and
  * conf_report.c.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/conf.c"        /* NOLINT(bugprone-suspicious-include): see above */
 #include "base/conf_report.c" /* NOLINT(bugprone-suspicious-include): see above */

@@ -3,7 +3,6 @@
  * library.c - libuct_rows.so and libcublas_rows.so: call rows of shim/hooks/ for a test. cupool tells callers apart
  * by the names of their files.
  */
-#include <string.h>
 
 #include "rows.h"
 

@@ -8,14 +8,6 @@
  */
 #include "sim.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
 #define FAULTS_MAX 32
 
 struct sim_fault {

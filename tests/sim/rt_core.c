@@ -11,7 +11,6 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 
 #define DEVICES_MAX 64
 

@@ -8,8 +8,6 @@
  */
 #include "rt.h"
 
-#include <string.h>
-
 #define D(p) ((CUdeviceptr)(uintptr_t)(p))
 
 static CUresult device_alloc(void **ret, size_t size)
@@ -379,7 +377,6 @@ RT_PAIR(cudaMemcpy3DPeer, cudaMemcpy3DPeer_ptds, (const struct cudaMemcpy3DPeerP
 RT_PAIR(cudaMemcpy3DPeerAsync, cudaMemcpy3DPeerAsync_ptsz, (const struct cudaMemcpy3DPeerParms *p, cudaStream_t s),
         copy_3d_peer(p, s, pt, true))
 
-#if CUDART_VERSION >= 13000
 RT_PAIR(cudaMemcpyBatchAsync, cudaMemcpyBatchAsync_ptsz,
         (void *const *dsts, const void *const *srcs, const size_t *sizes, size_t count,
          struct cudaMemcpyAttributes *attrs, size_t *indices, size_t n_attrs, cudaStream_t s),
@@ -387,4 +384,3 @@ RT_PAIR(cudaMemcpyBatchAsync, cudaMemcpyBatchAsync_ptsz,
             ? rt_drv.cuMemcpyBatchAsync[pt]((CUdeviceptr *)dsts, (CUdeviceptr *)srcs, (size_t *)sizes, count,
                                             (CUmemcpyAttributes *)attrs, indices, n_attrs, s)
             : CUDA_ERROR_NOT_SUPPORTED)
-#endif

@@ -82,17 +82,10 @@ static CUresult info(int pt, CUstream s, enum cudaStreamCaptureStatus *status, u
     return r;
 }
 
-#if CUDART_VERSION >= 13000
 RT_PAIR(cudaStreamGetCaptureInfo, cudaStreamGetCaptureInfo_ptsz,
         (cudaStream_t s, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph,
          const cudaGraphNode_t **deps, const cudaGraphEdgeData **data, size_t *n),
         info(pt, s, status, id, graph, deps, n))
-#else
-RT_PAIR(cudaStreamGetCaptureInfo_v2, cudaStreamGetCaptureInfo_v2_ptsz,
-        (cudaStream_t s, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph,
-         const cudaGraphNode_t **deps, size_t *n),
-        info(pt, s, status, id, graph, deps, n))
-#endif
 
 RT_FN(cudaGraphCreate, (cudaGraph_t * graph, unsigned int flags), rt_drv.cuGraphCreate(graph, flags))
 RT_FN(cudaGraphDestroy, (cudaGraph_t graph), rt_drv.cuGraphDestroy(graph))

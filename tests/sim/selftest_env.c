@@ -9,12 +9,7 @@
  */
 #include "selftest.h"
 
-#include <dlfcn.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 static int run_self(const char *part, const char *name, const char *value)
 {

@@ -12,10 +12,18 @@
 #ifndef SIM_H
 #define SIM_H
 
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "cuda_names.h"
 
@@ -319,6 +327,19 @@ struct CUevent_st {
 
 void sim_lock(void);
 void sim_unlock(void);
+/* The lock, until the block in which this stands is left. */
+#define SIM_LOCKED() __attribute__((cleanup(sim_unlock_late), unused)) const char locked_ = (sim_lock(), 0)
+static inline void sim_unlock_late(const char *unused)
+{
+    sim_unlock();
+}
+/* Leave the function with the result of a call that is no success. */
+#define SIM_TRY(call)                                                                                                  \
+    do {                                                                                                               \
+        const CUresult result_ = (call);                                                                               \
+        if (result_ != CUDA_SUCCESS)                                                                                   \
+            return result_;                                                                                            \
+    } while (0)
 uint64_t sim_now(void);
 
 /*

@@ -10,8 +10,6 @@
 #include "adversary.h"
 #include "pages.h"
 
-#include <string.h>
-
 #define DIRT       0xa5
 #define DIRT_BYTES 16384
 

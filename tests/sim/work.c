@@ -11,10 +11,6 @@
  */
 #include "adversary.h"
 
-#include <stdio.h>
-#include <string.h>
-#include <time.h>
-
 static size_t area_bytes(size_t pitch, size_t width, size_t height)
 {
     return height ? pitch * (height - 1) + width : 0;
