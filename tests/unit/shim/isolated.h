@@ -33,14 +33,15 @@ struct isolated {
     static void function(void **state);                                                                                \
     ISOLATED_ADD(function, function##_case, __VA_ARGS__)                                                               \
     static void function(void **state)
-/* A case whose function is called with the context that the file's ready() makes. */
-#define READY_CASE(function, ...)                                                                                      \
+/* A case whose function is called with the context that a function of the file makes: make, here ready. */
+#define CONTEXT_CASE(function, make, ...)                                                                              \
     static void function##_with(struct context *context);                                                              \
     ISOLATED_CASE(function, __VA_ARGS__)                                                                               \
     {                                                                                                                  \
-        function##_with(ready());                                                                                      \
+        function##_with(make());                                                                                       \
     }                                                                                                                  \
     static void function##_with(struct context *context)
+#define READY_CASE(function, ...) CONTEXT_CASE(function, ready, __VA_ARGS__)
 /* For each row of a table; OWN: whose member environment is the test's. */
 #define ISOLATED_TABLE(table)               .rows = (table), .count = COUNT(table), .size = sizeof((table)[0])
 #define ISOLATED_ROWS(function, table, ...) ISOLATED_CASE(function, ISOLATED_TABLE(table), __VA_ARGS__)

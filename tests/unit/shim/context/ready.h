@@ -76,6 +76,19 @@ static inline struct context *ready_all(void)
     return context;
 }
 
+#define ALL_CASE(function, ...) CONTEXT_CASE(function, ready_all, __VA_ARGS__)
+
+/* The context ends while one waits. */
+static inline void context_goes(void *arg)
+{
+    struct context *context = arg;
+
+    if (fake.relaxes == 7) {
+        atomic_store(&context->leaving, 1);
+        atomic_store(&context->ending, true);
+    }
+}
+
 /* The device gets on while one waits. */
 static inline void device_moves(void *arg)
 {

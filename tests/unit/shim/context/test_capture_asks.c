@@ -11,9 +11,8 @@
 
 /* --- captures that nobody told of --- */
 
-ISOLATED_CASE(test_ask)
+READY_CASE(test_ask)
 {
-    ready();
     begin(s0);
     begin(s1);
     fake.scripts[FN(cuStreamIsCapturing)].calls = 0;
@@ -40,9 +39,8 @@ ISOLATED_CASE(test_ask)
     assert_false(capture_active_now());
 }
 
-ISOLATED_CASE(test_ask_some)
+READY_CASE(test_ask_some)
 {
-    ready();
     begin(CU_STREAM_PER_THREAD); /* which only its own thread can ask about */
     for (unsigned int i = 0; i < ASK_MAX + 1; i++)
         begin(fake_stream(i, 0));
@@ -56,9 +54,8 @@ ISOLATED_CASE(test_ask_some)
     assert_int_equal(closed(), 3);
 }
 
-ISOLATED_CASE(test_ask_nobody)
+READY_CASE(test_ask_nobody)
 {
-    ready();
     begin(s0);
     of(s0)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
     atomic_fetch_add(&fake.ns, ASK_NS);
@@ -112,9 +109,8 @@ static void beside_destroy(void *arg)
     assert_false(atomic_load(&race.paused));
 }
 
-ISOLATED_CASE(test_ask_beside_destroy)
+READY_CASE(test_ask_beside_destroy)
 {
-    ready();
     begin(s0);
     atomic_fetch_add(&fake.ns, ASK_NS);
     fake.scripts[FN(cuStreamIsCapturing)].before = beside_destroy;
@@ -124,9 +120,8 @@ ISOLATED_CASE(test_ask_beside_destroy)
 }
 
 /* Nobody asks until the last of several such calls is over. */
-ISOLATED_CASE(test_ask_paused)
+READY_CASE(test_ask_paused)
 {
-    ready();
     begin(s0);
     of(s0)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
     capture_asks_pause();
@@ -166,9 +161,8 @@ ISOLATED_CASE(test_ask_beside_context_end)
 }
 
 /* Before the next one begins. */
-ISOLATED_CASE(test_begin_asks)
+READY_CASE(test_begin_asks)
 {
-    ready();
     begin(s0);
     of(s0)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
     atomic_fetch_add(&fake.ns, ASK_NS);

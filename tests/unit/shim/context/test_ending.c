@@ -40,9 +40,8 @@ ISOLATED_CASE(test_goes)
 }
 
 /* The next one of the device is the only one, and its frees need not wait. */
-ISOLATED_CASE(test_goes_alone)
+READY_CASE(test_goes_alone)
 {
-    ready();
     context_gone(context_leaving(fake_context(0)), true);
     assert_false(policy_is_strict(&pooled(4)->policy));
     context_gone(context_leaving(fake_context(4)), false);

@@ -67,9 +67,8 @@ ISOLATED_AGAIN(test_reach_untold, device, .row = "device")
 ISOLATED_AGAIN(test_reach_untold, none, .row = "none")
 
 /* The stream's context is current, and not pooled. */
-ISOLATED_CASE(test_reach_current)
+READY_CASE(test_reach_current)
 {
-    ready();
     fake_current(fake_context(2));
     hazard_foreign_access(FAR, CU_STREAM_LEGACY);
     assert_int_equal(strict(), 6);

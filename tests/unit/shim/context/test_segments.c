@@ -338,7 +338,7 @@ ISOLATED_CASE(test_collect_refused, .environment = ORDERED)
     assert_int_equal(context->arrived, SEGMENT);
 }
 
-static void context_goes(void *arg)
+static void context_ends(void *arg)
 {
     struct context *context = arg;
 
@@ -350,7 +350,7 @@ ISOLATED_CASE(test_collect_context_goes, .environment = ORDERED)
 {
     struct context *context = with_gone(100);
 
-    fake.relax = context_goes;
+    fake.relax = context_ends;
     fake.relax_arg = context;
     segment_ops.collect(context);
     assert_int_equal(fake.relaxes, 7);

@@ -8,9 +8,8 @@
 
 /* --- strict --- */
 
-ISOLATED_CASE(test_strict)
+READY_CASE(test_strict)
 {
-    ready();
     policy_strict(1, "a reason");
     policy_strict(1, "another one");
     policy_strict(5, "no context there");

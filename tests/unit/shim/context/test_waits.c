@@ -9,22 +9,10 @@
 #define MEMORY "alloc:c0,1 free:0x7f0000000000"
 #define ASK_NS 100000 /* a device is given so long to say that it is at rest */
 
-static void context_goes(void *arg)
-{
-    struct context *context = arg;
-
-    if (fake.relaxes == 7) {
-        atomic_store(&context->leaving, 1);
-        atomic_store(&context->ending, true);
-    }
-}
-
 /* --- all work of a context --- */
 
-ISOLATED_CASE(test_order_wait, .environment = ORDERED)
+ALL_CASE(test_order_wait, .environment = ORDERED)
 {
-    struct context *context = ready_all();
-
     assert_int_equal(order_wait(context), CUDA_SUCCESS);
     assert_string_equal(fake_log(), "sync:c0");
     assert_int_equal(context->slots[1].done, 1);
@@ -44,10 +32,8 @@ ISOLATED_CASE(test_order_wait, .environment = ORDERED)
     assert_int_equal(context->slots[1].done, 1); /* what failed orders nothing */
 }
 
-ISOLATED_CASE(test_wait_device, .environment = ORDERED)
+ALL_CASE(test_wait_device, .environment = ORDERED)
 {
-    struct context *context = ready_all();
-
     assert_true(context_wait_device(0));
     assert_string_equal(fake_log(), "sync:c0 push:c4 sync:c4 pop");
     assert_true(context_wait_device(1));
@@ -89,9 +75,8 @@ ISOLATED_AGAIN(test_wait_device_current, for_so_long, .environment = ORDERED, .r
 
 /* --- the same, for so long --- */
 
-ISOLATED_CASE(test_wait_until, .environment = ORDERED)
+ALL_CASE(test_wait_until, .environment = ORDERED)
 {
-    struct context *context = ready_all();
     uint64_t start;
 
     fake.relax_step = MS;
@@ -145,9 +130,8 @@ static void capture_ends(void *arg)
 }
 
 /* A capture is waited for, a second at most, and no longer than asked. */
-ISOLATED_CASE(test_wait_until_beside_capture, .environment = ORDERED)
+ALL_CASE(test_wait_until_beside_capture, .environment = ORDERED)
 {
-    struct context *context = ready_all();
     unsigned int ends = 20;
     uint64_t start;
 
@@ -212,9 +196,8 @@ static void context_ends(void *arg)
 }
 
 /* Another thread's reset ends a context beside the wait, and its work with it. */
-ISOLATED_CASE(test_wait_all_context_ends, .environment = ORDERED)
+ALL_CASE(test_wait_all_context_ends, .environment = ORDERED)
 {
-    struct context *context = ready_all();
     bool late = true;
 
     fake_before(FN(cuCtxSynchronize), context_ends, context);
@@ -236,9 +219,8 @@ ISOLATED_CASE(test_wait_all_fails, .environment = ORDERED)
     assert_string_equal(fake_log(), "sync:c0 push:c1 sync:c1 pop");
 }
 
-ISOLATED_CASE(test_wait_all_until, .environment = ORDERED)
+ALL_CASE(test_wait_all_until, .environment = ORDERED)
 {
-    struct context *context = ready_all();
     bool late = false;
 
     fake.relax_step = MS;
@@ -256,9 +238,8 @@ ISOLATED_CASE(test_wait_all_until, .environment = ORDERED)
 
 /* --- primary contexts in which nothing was pooled --- */
 
-ISOLATED_CASE(test_wait_primaries, .environment = ORDERED)
+READY_CASE(test_wait_primaries, .environment = ORDERED)
 {
-    ready();
     fake.contexts[1].active = true;
     assert_int_equal(context_wait_primaries(), CUDA_SUCCESS);
     assert_string_equal(fake_log(), "retain:1 push:c1 sync:c1 pop release:1");
