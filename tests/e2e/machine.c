@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * machine.c - a preload that makes another machine: what the system says of NUMA nodes, memory and cgroups comes from
+/* machine.c - a preload that makes another machine: what the system says of NUMA nodes, memory and cgroups comes from
  * the folder MACHINE_ROOT, and the thread runs on the node MACHINE_NODE. The kernel's memory policies are the real
- * ones.
- */
+ * ones. */
 #include "../program.h"
 
 #define VISIBLE __attribute__((visibility("default")))

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * nvtx.c - a program with ranges and marks of NVTX of each kind, for test_nvtx.py. It prints what NVTX's functions
+/* nvtx.c - a program with ranges and marks of NVTX of each kind, for test_nvtx.py. It prints what NVTX's functions
  * return. Built with NVTX's own header where that is there; with -DTOOL=PATH instead the library is a profiler's, which
- * says on stdout that a range was pushed.
- */
+ * says on stdout that a range was pushed. */
 #ifdef TOOL
 
 #include "../program.h"

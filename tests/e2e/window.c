@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * window.c - a program that asks cupool for windows of NCCL: window SCENARIO RANKS. The ranks are threads, each with a
- * device of its own; each prints what it was told, "RANK WHAT ANSWER". Data is checked. Exit status 0: all was right.
- */
+/* window.c - a program that asks cupool for windows of NCCL: window SCENARIO RANKS. The ranks are threads, each with a
+ * device of its own; each prints what it was told, "RANK WHAT ANSWER". Data is checked. Exit status 0: all was
+ * right. */
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 

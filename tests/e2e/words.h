@@ -52,10 +52,8 @@ static void sleep_ms(long ms)
         ;
 }
 
-/*
- * The commands up to the closing brace in a child; bare: made by the system call itself, so that no handler of
- * pthread_atfork runs. Returns the number of words that were used.
- */
+/* The commands up to the closing brace in a child; bare: made by the system call itself, so that no handler of
+ * pthread_atfork runs. Returns the number of words that were used. */
 static int words_child(int argc, char **argv, bool bare, void (*commands)(int argc, char **argv))
 {
     int n = 0, status = 0;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * fuzz_pool.c - any bytes, read as a sequence of calls, must leave the pool sound and in step with its model.
- * How to run it: fuzz.h.
- */
+/* fuzz_pool.c - any bytes, read as a sequence of calls, must leave the pool sound and in step with its model. How to
+ * run it: fuzz.h. */
 
 #include "fuzz.h"
 #include "model.h"

@@ -39,10 +39,8 @@ static void *stage(const struct sim_side *src, size_t width, size_t height, size
     return staged;
 }
 
-/*
- * The other device's context that a copy names: to that it belongs as to its stream's. NULL: none. CUDA promises it of
- * copies that the host waits for, so with the adversary only these do.
- */
+/* The other device's context that a copy names: to that it belongs as to its stream's. NULL: none. CUDA promises it of
+ * copies that the host waits for, so with the adversary only these do. */
 static CUcontext other_context(CUcontext own, const struct sim_side *side, bool sync)
 {
     CUcontext ctx = side->must == SIM_OF_CONTEXT ? side->ctx : NULL;

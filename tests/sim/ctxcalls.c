@@ -149,10 +149,8 @@ static bool event_ok(CUevent event)
     return event && event->magic == SIM_MAGIC_EVENT && event->gen == event->ctx->gen;
 }
 
-/*
- * Symbols cannot be hidden from dlsym per run; on a simulated older driver the two calls say that they are not
- * supported.
- */
+/* Symbols cannot be hidden from dlsym per run; on a simulated older driver the two calls say that they are not
+ * supported. */
 static bool too_old(void)
 {
     return sim_settings.driver_version < 12050;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * cuda_names.h - cuda.h for the simulated libcuda: every exported symbol under its own name, also those that older
- * headers do not have.
- */
+/* cuda_names.h - cuda.h for the simulated libcuda: every exported symbol under its own name, also those that older
+ * headers do not have. */
 #ifndef SIM_CUDA_NAMES_H
 #define SIM_CUDA_NAMES_H
 

@@ -186,9 +186,8 @@ CUresult cuEventSynchronize(CUevent e)
     return ctx->error;
 }
 
-/*
- * A context-wide record has no operation that could note the time: it is the time at which it is first seen complete.
- */
+/* A context-wide record has no operation that could note the time: it is the time at which it is first seen
+ * complete. */
 static uint64_t time_of(CUevent e)
 {
     if (e->point.rec)

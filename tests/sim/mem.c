@@ -40,11 +40,9 @@ static CUresult device_get(CUdeviceptr *ptr, size_t size, enum sim_mem kind)
     return CUDA_SUCCESS;
 }
 
-/*
- * A free waits for all work of the memory's own context, whichever is current, and other threads' launches there stall.
- * That of stream-ordered memory waits for nothing. A free needs no current context; one that is no more, or that
- * a sticky error has killed, refuses.
- */
+/* A free waits for all work of the memory's own context, whichever is current, and other threads' launches there stall.
+ * That of stream-ordered memory waits for nothing. A free needs no current context; one that is no more, or that a
+ * sticky error has killed, refuses. */
 static CUresult give_back(uint64_t addr, unsigned kinds)
 {
     CUcontext ctx;

@@ -164,10 +164,8 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attr, CUde
     return r;
 }
 
-/*
- * A descriptor that a network card's driver could take. Here it is of the device's whole memory; nobody reads through
- * it, but a library that watches the call sees it succeed.
- */
+/* A descriptor that a network card's driver could take. Here it is of the device's whole memory; nobody reads through
+ * it, but a library that watches the call sees it succeed. */
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t size, CUmemRangeHandleType type,
                                        unsigned long long flags)
 {

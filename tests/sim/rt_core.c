@@ -115,10 +115,8 @@ CUresult rt_enter(void)
     return r;
 }
 
-/*
- * The primary context that is current was reset, or its last reference released, without the runtime: let there be
- * another one. False: it is no primary context of the runtime's, or there is none to be had.
- */
+/* The primary context that is current was reset, or its last reference released, without the runtime: let there be
+ * another one. False: it is no primary context of the runtime's, or there is none to be had. */
 bool rt_renew(void)
 {
     CUcontext ctx = NULL;

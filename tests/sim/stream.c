@@ -210,10 +210,8 @@ static CUresult destroy(CUstream handle)
 SIM_CALL(cuStreamDestroy, (CUstream s), destroy(s))
 SIM_CALL(cuStreamDestroy_v2, (CUstream s), destroy(s))
 
-/*
- * Looking at a stream that is captured, or that a capture would have to wait for, ends the capture; and captures forbid
- * to look at any stream.
- */
+/* Looking at a stream that is captured, or that a capture would have to wait for, ends the capture; and captures forbid
+ * to look at any stream. */
 static CUresult look_check(CUstream s)
 {
     if (s->cap) {

@@ -378,10 +378,8 @@ static struct sim_alloc *mapping_at(CUdeviceptr ptr, size_t size)
     return a && a->kind == SIM_MEM_VMM && a->physical && a->addr == ptr && a->size == size ? a : NULL;
 }
 
-/*
- * The mapping at this address, which no operation finds from now on. Those that are in the middle of it fail when they
- * look again (work.c); their bytes stay until then, and the lock is dropped meanwhile. NULL: there is none.
- */
+/* The mapping at this address, which no operation finds from now on. Those that are in the middle of it fail when they
+ * look again (work.c); their bytes stay until then, and the lock is dropped meanwhile. NULL: there is none. */
 static struct sim_alloc *mapping_leave(CUdeviceptr ptr, size_t size)
 {
     struct sim_alloc *a;

@@ -48,10 +48,8 @@ struct gate { /* a host function that holds a stream */
 void gate_hold(void *arg);
 void nap(void);
 
-/*
- * This program's own functions in front of the stand-in, as a preload has them: they count calls, and hold or misuse
- * them when told so.
- */
+/* This program's own functions in front of the stand-in, as a preload has them: they count calls, and hold or misuse
+ * them when told so. */
 struct hooks {
     atomic_int broadcasts, mem_allocs, registers;
     atomic_bool nest, hold, held;

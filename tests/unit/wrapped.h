@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * wrapped.h - functions that the linker calls in the place of others, of libc or of the library: a program that has
- * WRAPPED(int, close, (int fd)) {...} is linked with --wrap=close, and has the other one as __real_close.
- */
+/* wrapped.h - functions that the linker calls in the place of others, of libc or of the library: a program that has
+ * WRAPPED(int, close, (int fd)) {...} is linked with --wrap=close, and has the other one as __real_close. */
 #ifndef CUPOOL_TESTS_WRAPPED_H
 #define CUPOOL_TESTS_WRAPPED_H
 

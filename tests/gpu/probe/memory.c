@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * memory.c - what device memory looks like: contents when it is fresh, alignment, what the driver says about an
- * address.
- */
+/* memory.c - what device memory looks like: contents when it is fresh, alignment, what the driver says about an
+ * address. */
 
 #include "attributes.h"
 
@@ -24,10 +22,8 @@ static const char *contents(const char *name, const void *p, size_t size)
     return zero ? "zero" : "dirty";
 }
 
-/*
- * fresh: the first of its size in the process. again: after one of the same size was filled and freed. beside: the same
- * while others of that size are in use, so that what small ones share stays with the process.
- */
+/* fresh: the first of its size in the process. again: after one of the same size was filled and freed. beside: the same
+ * while others of that size are in use, so that what small ones share stays with the process. */
 static void run_contents(const char *name, int arg)
 {
     char text[32], item[64];

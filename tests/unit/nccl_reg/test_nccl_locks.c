@@ -188,9 +188,8 @@ CASE(finalized)
 
 /* --- what keeps a segment */
 
-/*
- * A registration of the program's own keeps the segments that it touches, until it is undone or its communicator goes.
- */
+/* A registration of the program's own keeps the segments that it touches, until it is undone or its communicator
+ * goes. */
 CASE(users_keep_what_they_touch)
 {
     static const struct {
@@ -280,9 +279,8 @@ CASE(what_is_undone_stays_so)
     assert_int_equal(nccl_fake.releases, 0);
 }
 
-/*
- * A registration that one communicator could not undo is not undone with the others, either, when the segment is to go.
- */
+/* A registration that one communicator could not undo is not undone with the others, either, when the segment is to
+ * go. */
 CASE(what_never_goes_is_left_alone)
 {
     for (unsigned int i = 0; i < 2; i++)

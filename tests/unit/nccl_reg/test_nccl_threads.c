@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_nccl_threads.c - long random lives of segments and communicators, by several threads at once. A part of
- * test_nccl_life, with the settings of that.
- */
+/* test_nccl_threads.c - long random lives of segments and communicators, by several threads at once. A part of
+ * test_nccl_life, with the settings of that. */
 
 #include "nccl_life.h"
 
@@ -141,10 +139,8 @@ UNIT_CASE(comings_and_goings)
     nccl_reg_destroy(reg);
 }
 
-/*
- * Several threads, each with a communicator and segments of its own, as programs are allowed to; and one that aborts
- * whichever it likes at any time, and lets memory go. Everything fails now and then.
- */
+/* Several threads, each with a communicator and segments of its own, as programs are allowed to; and one that aborts
+ * whichever it likes at any time, and lets memory go. Everything fails now and then. */
 #define OWN 8u
 
 static struct owner {

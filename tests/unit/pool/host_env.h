@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * host_env.h - a host pool over host_fake.h for each test case, and what a program does with it. For test_host_pool.c
- * and test_host_bound.c, each of which has one of its own.
- */
+/* host_env.h - a host pool over host_fake.h for each test case, and what a program does with it. For test_host_pool.c
+ * and test_host_bound.c, each of which has one of its own. */
 #ifndef CUPOOL_TESTS_UNIT_HOST_ENV_H
 #define CUPOOL_TESTS_UNIT_HOST_ENV_H
 

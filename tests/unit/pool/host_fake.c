@@ -23,10 +23,8 @@ struct mark {
     uint32_t id;       /* of its owner while it is live, else 0 */
 };
 
-/*
- * The driver's memory, in units of HOST_SLAB. It stays mapped when it goes back, because a fresh page costs more than
- * all that these tests do with it. program_alloc looks whether what it gets has gone back.
- */
+/* The driver's memory, in units of HOST_SLAB. It stays mapped when it goes back, because a fresh page costs more than
+ * all that these tests do with it. program_alloc looks whether what it gets has gone back. */
 #define CARD_UNITS 8192u
 #define TAKEN      UINT32_MAX
 

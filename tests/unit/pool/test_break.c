@@ -374,10 +374,8 @@ static void native_run(bool by_limit)
     native.env.pool = pool_new(&config);
     for (unsigned long i = 0; i < steps; i++) {
         native_step(&native);
-        /*
-         * The pool's segments that are not idle are no more than the driver alone would hold; a refusal splits
-         * segments, and then they may be more.
-         */
+        /* The pool's segments that are not idle are no more than the driver alone would hold; a refusal splits
+         * segments, and then they may be more. */
         if (by_limit && native.env.fake->in_use - native.env.fake->idle != native.used)
             fail_msg("step %lu: %zu bytes in segments in use, the driver alone would hold %zu", i,
                      native.env.fake->in_use - native.env.fake->idle, native.used);

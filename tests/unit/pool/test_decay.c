@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_decay.c - memory that nobody asked back: what has been idle for long, what is idle on a device that has little
- * left, and who waits until it has arrived.
- */
+/* test_decay.c - memory that nobody asked back: what has been idle for long, what is idle on a device that has little
+ * left, and who waits until it has arrived. */
 #include "unit.h"
 
 #include <limits.h>

@@ -42,9 +42,8 @@ KEPT_CASE(test_slack_is_shared)
     assert_true(env->fake->calls[FAKE_ORDER] > 0);
 }
 
-/*
- * Blocks that other threads keep beyond their share, because no thread could order them, are ordered by one that can.
- */
+/* Blocks that other threads keep beyond their share, because no thread could order them, are ordered by one that
+ * can. */
 KEPT_CASE(test_others_order_what_is_too_much)
 {
     uint64_t addr[12];

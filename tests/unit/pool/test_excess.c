@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_excess.c - what a pool that grows hands back: no more than it must, and less and less to a program that asks for
- * the same again and again. How much that is, to the byte: test_policy.c.
- */
+/* test_excess.c - what a pool that grows hands back: no more than it must, and less and less to a program that asks for
+ * the same again and again. How much that is, to the byte: test_policy.c. */
 #include "unit.h"
 
 #include "pool_state.h" /* what the pool remembers */

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_fill.c - pools whose blocks must come with certain contents: every block is filled, and the fill ordered, before
- * it is handed out. And who may wait for an order.
- */
+/* test_fill.c - pools whose blocks must come with certain contents: every block is filled, and the fill ordered, before
+ * it is handed out. And who may wait for an order. */
 #include "unit.h"
 
 /* A pool that fills; fill_rc 1: there is something to be done. */

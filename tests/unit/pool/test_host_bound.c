@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_host_bound.c - how much the host pool holds, case by case: the bound, the limit, refusals, decay.
- */
+/* test_host_bound.c - how much the host pool holds, case by case: the bound, the limit, refusals, decay. */
 #include "host_env.h"
 
 static void assert_within(size_t limit)

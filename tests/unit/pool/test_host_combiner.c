@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_host_combiner.c - how often the host pool calls the driver to know what is complete, and what threads do while
- * another one is in such a call. That no block serves too early is tested by test_host_pool.c and test_host_random.c.
- */
+/* test_host_combiner.c - how often the host pool calls the driver to know what is complete, and what threads do while
+ * another one is in such a call. That no block serves too early is tested by test_host_pool.c and
+ * test_host_random.c. */
 #include "host_env.h"
 
 #define PAIRS 20000u

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_host_pool.c - the host pool's contract, case by case; long random sequences, faults and threads are
- * test_host_random.c, and how much it holds test_host_bound.c.
- */
+/* test_host_pool.c - the host pool's contract, case by case; long random sequences, faults and threads are
+ * test_host_random.c, and how much it holds test_host_bound.c. */
 #include "host_env.h"
 
 CASE(test_size_classes_waste_little)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_host_shards.c - the host pool's shards: what they do without the pool's lock, and that nothing else can be told
- * from a pool without them. test_host_random.c has long sequences with shards.
- */
+/* test_host_shards.c - the host pool's shards: what they do without the pool's lock, and that nothing else can be told
+ * from a pool without them. test_host_random.c has long sequences with shards. */
 
 #include "host_env.h"
 #include "seeded.h"

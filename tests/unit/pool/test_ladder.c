@@ -68,10 +68,8 @@ POOL_CASE(test_refusal_with_big_idle_segment_gives_it_back)
     assert_int_equal(stats_of(env->pool).held, 2 * MIB);
 }
 
-/*
- * Nine free blocks of one size class, none of them in an idle segment, nothing else free, and only the one freed first
- * is large enough. Ask for its size.
- */
+/* Nine free blocks of one size class, none of them in an idle segment, nothing else free, and only the one freed first
+ * is large enough. Ask for its size. */
 static void fitting_block_behind_others(struct env *env, size_t less, size_t fitting, size_t between)
 {
     uint64_t addrs[9], addr;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_pairs.c - segments for two: large blocks that leave much of their last 2 MiB share one, but not when, or where,
- * that could keep too much memory from going back.
- */
+/* test_pairs.c - segments for two: large blocks that leave much of their last 2 MiB share one, but not when, or where,
+ * that could keep too much memory from going back. */
 #include "unit.h"
 
 #include "pool_state.h"

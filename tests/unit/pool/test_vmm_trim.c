@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_vmm_trim.c - the cache of virtual memory: when memory goes back, what a refused call leaves, and access.
- */
+/* test_vmm_trim.c - the cache of virtual memory: when memory goes back, what a refused call leaves, and access. */
 
 #include "cases.h"
 #include "clock.h"

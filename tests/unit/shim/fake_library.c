@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * fake_library.c - what stands in for shim/real/, and what the linker puts in front of functions of the library
- * and of libc (--wrap in meson.build): the clock, waiting, log lines, events of the trace, system calls. See
- * fake_driver.h.
- */
+/* fake_library.c - what stands in for shim/real/, and what the linker puts in front of functions of the library and of
+ * libc (--wrap in meson.build): the clock, waiting, log lines, events of the trace, system calls. See fake_driver.h. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

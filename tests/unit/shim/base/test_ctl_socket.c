@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_ctl_socket.c - shim/base/ctl_socket.c alone: the folder and the socket's name, which requests are read, how long
- * a silent peer keeps its place, and that nothing is left. The commands: tests/e2e/test_ctl.py.
- */
+/* test_ctl_socket.c - shim/base/ctl_socket.c alone: the folder and the socket's name, which requests are read, how long
+ * a silent peer keeps its place, and that nothing is left. The commands: tests/e2e/test_ctl.py. */
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/resource.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_ipc_message.c - shim/base/ipc_message.c: which tickets and messages are accepted, to the last value, and that
- * their bytes stay what other versions of the library understand. Processes that exchange them: tests/e2e/test_ipc.py.
- */
+/* test_ipc_message.c - shim/base/ipc_message.c: which tickets and messages are accepted, to the last value, and that
+ * their bytes stay what other versions of the library understand. Processes that exchange them:
+ * tests/e2e/test_ipc.py. */
 
 #include "base/ipc_message.h"
 #include "cases.h"

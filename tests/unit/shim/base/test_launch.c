@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_launch.c - shim/base/launch.c: which rank this process is, by the launcher's variables and, where there are
- * several, by what its parent processes are called; and file names made from that.
- */
+/* test_launch.c - shim/base/launch.c: which rank this process is, by the launcher's variables and, where there are
+ * several, by what its parent processes are called; and file names made from that. */
 #include <limits.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>

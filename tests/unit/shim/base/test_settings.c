@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_settings.c - shim/base/conf.c: each type of setting with the values it accepts and those it does not, what the
- * environment gives, and what is said of it.
- */
+/* test_settings.c - shim/base/conf.c: each type of setting with the values it accepts and those it does not, what the
+ * environment gives, and what is said of it. */
 #include <signal.h>
 
 #include "base/conf_parse.h"

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_sockets.c - shim/base's sockets between processes alone: what a connection says of its state, which messages
- * of neighbours count; that no descriptor is left open, and none of the program's is touched.
- * The processes' use of them is tested end to end: test_ipc.py, test_neighbours.py.
- */
+/* test_sockets.c - shim/base's sockets between processes alone: what a connection says of its state, which messages of
+ * neighbours count; that no descriptor is left open, and none of the program's is touched. The processes' use of them
+ * is tested end to end: test_ipc.py, test_neighbours.py. */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_capture.c - shim/context/capture_gate.c: from when on and until when the gate is closed, for which streams and
+/* test_capture.c - shim/context/capture_gate.c: from when on and until when the gate is closed, for which streams and
  * threads, and what is waited for before a capture begins. Not here: captures whose end no call tells of; see
- * test_capture_asks.c.
- */
+ * test_capture_asks.c. */
 #include <limits.h>
 
 #include "captures.h"

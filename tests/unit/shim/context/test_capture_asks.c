@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_capture_asks.c - shim/context/capture_gate.c: ends of captures that no call tells of. The driver is asked about
- * each stream, but not while another thread may destroy it.
- */
+/* test_capture_asks.c - shim/context/capture_gate.c: ends of captures that no call tells of. The driver is asked about
+ * each stream, but not while another thread may destroy it. */
 
 #include "captures.h"
 

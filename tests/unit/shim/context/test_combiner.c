@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_combiner.c - threads that free together: one orders for the others, for nobody whom it does not cover, and
- * nobody depends on it. shim/context/free_order.c alone, with a driver that is made up here.
- */
+/* test_combiner.c - threads that free together: one orders for the others, for nobody whom it does not cover, and
+ * nobody depends on it. shim/context/free_order.c alone, with a driver that is made up here. */
 #include <semaphore.h>
 
 #include "base/log.h"
@@ -325,10 +323,8 @@ static void *look_at_all(void *arg)
     return NULL;
 }
 
-/*
- * A thread that asks which work came before its frees waits for the turn that ordered the last of them, as long as it
- * takes, and not for frees that others have ordered since; a thread without frees does not wait.
- */
+/* A thread that asks which work came before its frees waits for the turn that ordered the last of them, as long as it
+ * takes, and not for frees that others have ordered since; a thread without frees does not wait. */
 CASE_WITH(test_what_came_before_ones_frees, setup, NULL)
 {
     struct told told = {0};

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_context.c - shim/context/lifetime.c: which contexts are pooled, from the first sight of one, and what a pool is
- * made with. test_lookup.c has how they are found; test_ending.c, how they end.
- */
+/* test_context.c - shim/context/lifetime.c: which contexts are pooled, from the first sight of one, and what a pool is
+ * made with. test_lookup.c has how they are found; test_ending.c, how they end. */
 
 #include "ready.h"
 

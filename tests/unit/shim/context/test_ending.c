@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_ending.c - shim/context/context_end.c: how contexts end, which calls end which, and what is left of them.
- * test_pins.c has the threads that are in calls meanwhile; test_context.c, how contexts begin.
- */
+/* test_ending.c - shim/context/context_end.c: how contexts end, which calls end which, and what is left of them.
+ * test_pins.c has the threads that are in calls meanwhile; test_context.c, how contexts begin. */
 
 #include "ready.h"
 #include "serve/serve.h"

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_frees.c - shim/context/free_order.c: waiting for the work that came before frees, one's own and others', whoever
- * has ordered them and in whichever slot.
- */
+/* test_frees.c - shim/context/free_order.c: waiting for the work that came before frees, one's own and others', whoever
+ * has ordered them and in whichever slot. */
 #include "ready.h"
 
 /* --- what came before frees --- */

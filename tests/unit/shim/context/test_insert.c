@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_insert.c - memory of other processes at reserved addresses: which ranges, imports and places are accepted, what
+/* test_insert.c - memory of other processes at reserved addresses: which ranges, imports and places are accepted, what
  * a refused call leaves, and that a call on an import that another thread works on is refused, and waits for no lock.
- * shim/context/ipc_insert.c alone, over insert_fake.h.
- */
+ * shim/context/ipc_insert.c alone, over insert_fake.h. */
 
 #include "insert_fake.h"
 #include "seeded.h"

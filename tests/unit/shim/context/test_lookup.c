@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_lookup.c - shim/context/lifetime.c: the context of a request, all of a device's, whose streams' work is foreign
- * to one, and what is found beside calls that may end one.
- */
+/* test_lookup.c - shim/context/lifetime.c: the context of a request, all of a device's, whose streams' work is foreign
+ * to one, and what is found beside calls that may end one. */
 
 #include "ready.h"
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_nccl_memory.c - shim/nccl/comms.c and shim/context/segment_driver.c: segments from ncclMemAlloc, and which of
- * them may not go back because a graph that was captured since may have them registered.
- */
+/* test_nccl_memory.c - shim/nccl/comms.c and shim/context/segment_driver.c: segments from ncclMemAlloc, and which of
+ * them may not go back because a graph that was captured since may have them registered. */
 
 #include "ready.h"
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_pause.c - shim/context/pause.c and pause_copies.c: every live byte of a paused device is copied and comes back
- * to its place, and what fails half-way leaves the device as it was. The program's view: tests/e2e/test_pause.py.
- */
+/* test_pause.c - shim/context/pause.c and pause_copies.c: every live byte of a paused device is copied and comes back
+ * to its place, and what fails half-way leaves the device as it was. The program's view: tests/e2e/test_pause.py. */
 #include <sys/mman.h>
 
 #include "context/pause.h"

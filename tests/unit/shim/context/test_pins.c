@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_pins.c - shim/context/pins.c and what shim/context/context_end.c does with it: which threads are in calls on
+/* test_pins.c - shim/context/pins.c and what shim/context/context_end.c does with it: which threads are in calls on
  * which context, which of them are waited for when a context ends, and a pool that lingers because one does not come
- * out.
- */
+ * out. */
 #include <semaphore.h>
 
 #include "ready.h"

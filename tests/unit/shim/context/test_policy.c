@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_policy.c - shim/context/free_policy.c: what CUPOOL_FREE means with each driver, and the debts of
- * CUPOOL_FREE=auto: which work makes one, and which wait pays it. test_reach.c has what makes devices strict.
- */
+/* test_policy.c - shim/context/free_policy.c: what CUPOOL_FREE means with each driver, and the debts of
+ * CUPOOL_FREE=auto: which work makes one, and which wait pays it. test_reach.c has what makes devices strict. */
 
 #include "exports/hazards.h"
 #include "isolated.h"
@@ -122,12 +120,10 @@ ISOLATED_CASE(test_init_again)
 
 /* --- debts --- */
 
-/*
- * Words: H host work, S a wait for a stream, G a stream is gone, each with a stream: a, b of context 0, o of context 1,
+/* Words: H host work, S a wait for a stream, G a stream is gone, each with a stream: a, b of context 0, o of context 1,
  * g of a green context, L the legacy stream, P the per-thread one. C a wait for the current context, D for context 1. B
  * a wait begins, E it ends for a stream, X for the context. T as S, when context 1 has the handle of a. F a free. K
- * another context is current. 0, 1: does the next free in context 0 wait?
- */
+ * another context is current. 0, 1: does the next free in context 0 wait? */
 static const char *const host_work_seq_of[] = {
     "1",                     /* what was launched before the context was known */
     "1 Sa 1 SL 1 SP 1 C 0",  /* nobody knows in which stream that was */

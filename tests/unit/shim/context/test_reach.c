@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_reach.c - shim/context/free_policy.c: work that touches another device's or context's memory, memory that
+/* test_reach.c - shim/context/free_policy.c: work that touches another device's or context's memory, memory that
  * becomes accessible, and which devices are strict by that. test_strict.c has what that means; test_policy.c, the rest
- * of CUPOOL_FREE.
- */
+ * of CUPOOL_FREE. */
 
 #include "reach.h"
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_segments.c - shim/context/segment_driver.c: where segments come from, how they go back through a stream of our
- * own, and how long their arrival is waited for.
- */
+/* test_segments.c - shim/context/segment_driver.c: where segments come from, how they go back through a stream of our
+ * own, and how long their arrival is waited for. */
 
 #include "ready.h"
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_strict.c - shim/context/strict.c: devices that become strict: what is said of it, what that waits for, a second
- * context on a device; and what waits in the same way without becoming strict.
- */
+/* test_strict.c - shim/context/strict.c: devices that become strict: what is said of it, what that waits for, a second
+ * context on a device; and what waits in the same way without becoming strict. */
 
 #include "reach.h"
 

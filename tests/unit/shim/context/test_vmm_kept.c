@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_vmm_kept.c - shim/context/vmm_kept.c: which calls of the program are for memory that can be kept, what makes two
+/* test_vmm_kept.c - shim/context/vmm_kept.c: which calls of the program are for memory that can be kept, what makes two
  * buffers alike, and when CUPOOL_VMM=1 has no effect. The cache itself: tests/unit/pool; a program's calls:
- * tests/e2e/test_vmm_kept.py.
- */
+ * tests/e2e/test_vmm_kept.py. */
 
 #include "context/vmm_kept.h"
 #include "isolated.h"

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_waits.c - shim/context/free_order.c: what waits on the host for all of a context's or a device's work, for how
- * long, and when it gives up. test_frees.c has what waits for the work before frees.
- */
+/* test_waits.c - shim/context/free_order.c: what waits on the host for all of a context's or a device's work, for how
+ * long, and when it gives up. test_frees.c has what waits for the work before frees. */
 
 #include "ready.h"
 

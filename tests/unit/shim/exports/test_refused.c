@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_refused.c - shim/exports/ and shim/serve/ipc_handles.c: calls that lack an argument, for the driver to refuse or
- * to take, and calls whose error ends the context. test_exports.c has what is done around calls that succeed.
- */
+/* test_refused.c - shim/exports/ and shim/serve/ipc_handles.c: calls that lack an argument, for the driver to refuse or
+ * to take, and calls whose error ends the context. test_exports.c has what is done around calls that succeed. */
 #include "base/ipc_message.h"
 #include "base/process.h"
 #include "context/room.h"

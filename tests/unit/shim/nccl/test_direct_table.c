@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_direct_table.c - shim/nccl/direct_table.c alone: what is found at and around each address, compared with a plain
- * list, whatever was added and deleted before.
- */
+/* test_direct_table.c - shim/nccl/direct_table.c alone: what is found at and around each address, compared with a plain
+ * list, whatever was added and deleted before. */
 
 #include "cases.h"
 #include "nccl/direct_table.h"

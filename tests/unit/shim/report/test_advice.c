@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_advice.c - shim/report/advice.c: each rule of advice.def, at its limit and just beyond it, and the order of the
- * rules. The end-to-end test `stats` has where the facts come from.
- */
+/* test_advice.c - shim/report/advice.c: each rule of advice.def, at its limit and just beyond it, and the order of the
+ * rules. The end-to-end test `stats` has where the facts come from. */
 
 #include "base/conf_types.h"
 #include "cases.h"

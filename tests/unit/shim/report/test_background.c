@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_background.c - the background thread sleeps in a poll of the descriptors that its jobs name, so that it answers
+/* test_background.c - the background thread sleeps in a poll of the descriptors that its jobs name, so that it answers
  * at once; at exit it ends, and then the jobs. shim/report/background_thread.c alone, with jobs and a poll that are
- * made up here. Not here: what the jobs do, exit, threads that end (tests/e2e).
- */
+ * made up here. Not here: what the jobs do, exit, threads that end (tests/e2e). */
 #include <sys/wait.h>
 
 #include "base/conf.h"

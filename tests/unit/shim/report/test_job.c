@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_job.c - shim/report/job.c alone: which files count as pages of a job, which of a page's halves, and the table
- * made from them. That ranks write such pages, and that the launcher prints the table: tests/e2e/test_job.py.
- */
+/* test_job.c - shim/report/job.c alone: which files count as pages of a job, which of a page's halves, and the table
+ * made from them. That ranks write such pages, and that the launcher prints the table: tests/e2e/test_job.py. */
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>

@@ -321,9 +321,8 @@ static void *takes_turns(void *arg)
     return NULL;
 }
 
-/*
- * A record added after its thread has seen an effect of another thread's later step comes after that thread's record.
- */
+/* A record added after its thread has seen an effect of another thread's later step comes after that thread's
+ * record. */
 UNIT_CASE(test_what_depends)
 {
     unsigned long long n, last = 0;

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_trace.c - what allocation events have in the trace. shim/trace/records.c: what is stamped with the processor's
+/* test_trace.c - what allocation events have in the trace. shim/trace/records.c: what is stamped with the processor's
  * counter gets times between those of a clock whose rate to the counter changes from moment to moment;
  * tests/unit/test_records.c has the rest, with the clock as it is. shim/trace/stacks.c: who called, where there is no
  * unwinder. shim/context/pool_observer.c: what the pool tells of. shim/report/oom.c: how often all is told. And what
- * writes files leaves a thread as it was.
- */
+ * writes files leaves a thread as it was. */
 #include <signal.h>
 
 #include "context/pool_observer.h"
