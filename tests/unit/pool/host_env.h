@@ -56,6 +56,18 @@ static void put(uint64_t addr, size_t size)
     PASSES(program_free(&fake, addr, size, ID));
 }
 
+static inline void get_all(uint64_t *ret_addrs, size_t count, size_t size)
+{
+    for (size_t i = 0; i < count; i++)
+        ret_addrs[i] = get(size);
+}
+
+static inline void put_all(const uint64_t *addrs, size_t count, size_t size)
+{
+    for (size_t i = 0; i < count; i++)
+        put(addrs[i], size);
+}
+
 static struct host_stats stats(void)
 {
     struct host_stats s;

@@ -35,10 +35,8 @@ POOL_CASE(test_break_max_is_the_sum_of_what_is_exposed)
     uint64_t whole[4];
 
     pool_with(env, 24 * MIB);
-    for (size_t i = 0; i < 4; i++)
-        whole[i] = alloc(env->pool, 16 * MIB);
-    for (size_t i = 0; i < 4; i++)
-        release(whole[i]);
+    alloc_all(env->pool, whole, 4, 16 * MIB);
+    release_all(whole, 4);
     for (size_t i = 0; i < 3; i++)
         alloc(env->pool, 10 * MIB);
     assert_int_equal(env->fake->born, 4);
@@ -267,8 +265,7 @@ POOL_CASE(test_refusal_that_breaks_does_not_cost_later_requests)
     pool_with(env, 0);
     env->fake->capacity = 8 * MIB;
     release(alloc(env->pool, 8 * MIB));
-    for (int i = 0; i < 4; i++)
-        parts[i] = alloc(env->pool, 2 * MIB);
+    alloc_all(env->pool, parts, 4, 2 * MIB);
     release(parts[0]);
     release(parts[2]);
     alloc(env->pool, 512);

@@ -325,8 +325,7 @@ POOL_CASE(test_trim_collects_once_behind_all_it_gives_back)
 
     for (size_t i = 0; i < 5; i++)
         addrs[i] = alloc(env->pool, (i + 1) * 2 * MIB);
-    for (size_t i = 0; i < 5; i++)
-        release(addrs[i]);
+    release_all(addrs, 5);
     env->fake->late = true;
     fake_events_clear(env->fake);
     assert_int_equal(pool_trim(env->pool, "test"), 30 * MIB);

@@ -89,8 +89,7 @@ static void trimmed(struct env *env)
     uint64_t addr[6];
 
     split(env, addr);
-    for (size_t i = 0; i < 6; i++)
-        release(addr[i]);
+    release_all(addr, 6);
     pool_trim(env->pool, "test");
 }
 
@@ -101,8 +100,7 @@ static void withdrawn(struct env *env)
     split(env, addr);
     for (size_t i = 0; i < 6; i++)
         assert_int_equal(pool_withdraw(addr[i]), 0);
-    for (size_t i = 0; i < 6; i++)
-        release(addr[i]);
+    release_all(addr, 6);
 }
 
 static void disowned(struct env *env)

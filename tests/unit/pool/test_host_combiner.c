@@ -91,16 +91,12 @@ CASE(test_later_work_keeps_few_small_blocks)
     enum { COUNT = 30 };
     uint64_t addr[COUNT];
 
-    for (int i = 0; i < COUNT; i++)
-        addr[i] = get(64 * KIB);
-    for (int i = 0; i < COUNT; i++)
-        put(addr[i], 64 * KIB);
+    get_all(addr, COUNT, 64 * KIB);
+    put_all(addr, COUNT, 64 * KIB);
     host_fake_launch(&fake);
-    for (int i = 0; i < COUNT / 2; i++)
-        addr[i] = get(64 * KIB);
+    get_all(addr, COUNT / 2, 64 * KIB);
     assert_int_equal(stats().misses, 1);
-    for (int i = 0; i < COUNT / 2; i++)
-        put(addr[i], 64 * KIB);
+    put_all(addr, COUNT / 2, 64 * KIB);
 }
 
 static void *free_main(void *addr)

@@ -81,8 +81,7 @@ static void fitting_block_behind_others(struct env *env, size_t less, size_t fit
     env->fake->refuse = true;
     while (pool_alloc(env->pool, fitting, &addr) == 0)
         ;
-    for (size_t i = 0; i < 9; i++)
-        release(addrs[i]);
+    release_all(addrs, 9);
     assert_int_equal(pool_alloc(env->pool, fitting, &addr), 0);
     assert_int_equal(addr, addrs[0]);
 }

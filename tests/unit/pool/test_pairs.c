@@ -18,10 +18,8 @@ static void pool_packs(struct env *env, size_t break_max)
     uint64_t addr[90];
 
     pool_with(env, break_max);
-    for (size_t i = 0; i < 90; i++)
-        addr[i] = alloc(env->pool, 3 * MIB);
-    for (size_t i = 0; i < 90; i++)
-        release(addr[i]);
+    alloc_all(env->pool, addr, 90, 3 * MIB);
+    release_all(addr, 90);
     pool_trim(env->pool, "test");
 }
 

@@ -59,6 +59,18 @@ static inline void release(uint64_t addr)
     assert_int_equal(pool_free(addr), 0);
 }
 
+static inline void alloc_all(struct pool *pool, uint64_t *ret_addrs, size_t count, size_t size)
+{
+    for (size_t i = 0; i < count; i++)
+        ret_addrs[i] = alloc(pool, size);
+}
+
+static inline void release_all(const uint64_t *addrs, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        release(addrs[i]);
+}
+
 static inline struct pool_stats stats_of(struct pool *pool)
 {
     struct pool_stats stats;
