@@ -334,40 +334,13 @@ static const char *fuzz_run(const uint8_t *data, size_t size)
 /* Words of what may stand in such words, so that a part of them is accepted. */
 static size_t fuzz_random(uint64_t *rng, uint8_t *buffer)
 {
-    static const char *const pieces[] = {"0",
-                                         "1",
-                                         "9",
-                                         "18446744073709551616",
-                                         "9007199254740993",
-                                         ".5",
-                                         ".",
-                                         "K",
-                                         "MiB",
-                                         "g",
-                                         "tb",
-                                         "B",
-                                         "ib",
-                                         "on",
-                                         "no",
-                                         "true",
-                                         "strict",
-                                         "ordered",
-                                         "auto",
-                                         "|",
-                                         ",",
-                                         "%h",
-                                         "%r",
-                                         "%p",
-                                         "%%",
-                                         "%",
-                                         "%l",
-                                         "%e",
-                                         "off",
-                                         "exit",
-                                         "/",
-                                         "segment,alloc",
-                                         "LIMIT",
-                                         "FRE"};
+    /* clang-format off */
+    static const char *const pieces[] = {
+        "0", "1", "9", "18446744073709551616", "9007199254740993", ".5", ".", "K", "MiB", "g", "tb", "B", "ib",
+        "on", "no", "true", "strict", "ordered", "auto", "|", ",", "%h", "%r", "%p", "%%", "%", "%l", "%e", "off",
+        "exit", "/", "segment,alloc", "LIMIT", "FRE"
+    };
+    /* clang-format on */
     const unsigned int words = 2 + (unsigned int)(next(rng) % 20);
     size_t size = 0;
 

@@ -148,14 +148,14 @@ CUresult rt_copy_3d(const struct cudaMemcpy3DParms *p, CUDA_MEMCPY3D *ret);
         RT_CALL(call);                                                                                                 \
     }
 
-/* One runtime function and its per-thread twin; pt picks the driver's variant. */
-#define RT_PAIR(sym, pt_sym, params, call)                                                                             \
+/* One runtime function and its per-thread twin, whose name ends in the suffix; pt picks the driver's variant. */
+#define RT_PAIR(suffix, sym, params, call)                                                                             \
     cudaError_t CUDARTAPI sym params                                                                                   \
     {                                                                                                                  \
         enum { pt = 0 };                                                                                               \
         RT_CALL(call);                                                                                                 \
     }                                                                                                                  \
-    cudaError_t CUDARTAPI pt_sym params                                                                                \
+    cudaError_t CUDARTAPI sym##_##suffix params                                                                        \
     {                                                                                                                  \
         enum { pt = 1 };                                                                                               \
         RT_CALL(call);                                                                                                 \

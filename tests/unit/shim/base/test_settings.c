@@ -157,31 +157,12 @@ ISOLATED_CASE(test_no_type)
 
 ISOLATED_CASE(test_defaults)
 {
-    static const uint64_t numbers[] = {1,
-                                       FREE_AUTO,
-                                       BACKEND_CUDA,
-                                       REGISTER_OFF,
-                                       10,
-                                       HOOK_AUTO,
-                                       0,
-                                       10,
-                                       100,
-                                       10000,
-                                       0,
-                                       0,
-                                       0,
-                                       0,
-                                       FILL_OFF,
-                                       0,
-                                       0,
-                                       TRACE_SEGMENT,
-                                       G,
-                                       0,
-                                       0,
-                                       0,
-                                       0,
-                                       LOG_WARN,
-                                       UNSET};
+    /* clang-format off */
+    static const uint64_t numbers[] = {
+        1, FREE_AUTO, BACKEND_CUDA, REGISTER_OFF, 10, HOOK_AUTO, 0, 10, 100, 10000, 0, 0, 0, 0, FILL_OFF, 0, 0,
+        TRACE_SEGMENT, G, 0, 0, 0, 0, LOG_WARN, UNSET
+    };
+    /* clang-format on */
 
     assert_int_equal(conf_count, COUNT(numbers));
     for (unsigned int i = 0; i < conf_count; i++) {
