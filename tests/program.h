@@ -55,6 +55,12 @@ static inline void nap_ms(long ms)
     nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
 }
 
+static inline void join_all(const pthread_t *threads, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        pthread_join(threads[i], NULL);
+}
+
 /* For qsort, of double. */
 static inline int by_value(const void *a, const void *b)
 {

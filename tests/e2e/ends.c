@@ -102,8 +102,7 @@ static void reset(long times)
         OK(cudaDeviceReset());
     }
     atomic_store(&stop, true);
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, THREADS);
     OK(cudaDeviceReset()); /* and with it what a thread has freed that was another's by then */
     usable();
 }
@@ -139,8 +138,7 @@ static void release(long times)
     OK(cuInit(0));
     for (int i = 0; i < THREADS; i++)
         threads[i] = started(retains, &times);
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, THREADS);
     usable();
 }
 
@@ -178,8 +176,7 @@ static void destroy(long times)
         ctx = next;
     }
     atomic_store(&stop, true);
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, THREADS);
     OK(cuCtxDestroy(ctx));
     OK(cudaSetDevice(0));
     usable();
@@ -293,8 +290,7 @@ static void streams(long times)
         OK(cudaStreamDestroy(s));
     }
     atomic_store(&stop, true);
-    for (int i = 0; i < 2; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, 2);
     usable();
 }
 

@@ -184,8 +184,7 @@ static void in_threads(struct helper *helpers, int count)
     for (int i = 0; i < count; i++)
         if (pthread_create(&id[i], NULL, helper_main, &helpers[i]))
             abort();
-    for (int i = 0; i < count; i++)
-        pthread_join(id[i], NULL);
+    join_all(id, count);
 }
 
 /* Small and large blocks of one context, freed in another order; threads that come and go. */

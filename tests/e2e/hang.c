@@ -167,8 +167,7 @@ static void in_threads(long n)
     for (long i = 0; i < n; i++)
         if (pthread_create(&thread[i], NULL, alloc_and_free, &all_there))
             exit(5);
-    for (long i = 0; i < n; i++)
-        pthread_join(thread[i], NULL);
+    join_all(thread, n);
     for (long i = 0; i < n; i++)
         if (pthread_create(thread, NULL, alloc_and_free, NULL) || pthread_join(thread[0], NULL))
             exit(5);

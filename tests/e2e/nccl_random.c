@@ -323,10 +323,8 @@ int main(int argc, char **argv)
         pthread_create(&threads[i], NULL, run, (void *)i);
         pthread_create(&others[i], NULL, beside, (void *)i);
     }
-    for (int i = 0; i < RANKS; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, RANKS);
     atomic_store(&over, true);
-    for (int i = 0; i < RANKS; i++)
-        pthread_join(others[i], NULL);
+    join_all(others, RANKS);
     return 0;
 }

@@ -93,8 +93,7 @@ static void pin_forks(long n, void *p)
         ended += waitpid(child, &status, 0) == child && status == 0;
     }
     busy = false;
-    for (int i = 0; i < 3; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, 3);
     printf("children ended: %d\n", ended);
 }
 

@@ -259,8 +259,7 @@ static void threads(CUcontext context)
 
     for (int i = 0; i < 4; i++)
         pthread_create(&thread[i], NULL, one_thread, context);
-    for (int i = 0; i < 4; i++)
-        pthread_join(thread[i], NULL);
+    join_all(thread, 4);
 }
 
 /* CUDA does not work in the child, and the trace is the parent's. */

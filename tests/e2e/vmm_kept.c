@@ -388,8 +388,7 @@ static void threads(void)
 
     for (intptr_t i = 0; i < 4; i++)
         pthread_create(&thread[i], NULL, one_thread, (void *)i); /* NOLINT(performance-no-int-to-ptr) */
-    for (int i = 0; i < 4; i++)
-        pthread_join(thread[i], NULL);
+    join_all(thread, 4);
     info();
 }
 

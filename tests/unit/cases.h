@@ -41,6 +41,12 @@ struct unit_case {
     static void name(void **state)
 #define UNIT_CASE(name) CASE_WITH(name, NULL, NULL)
 
+static inline void join_all(const pthread_t *threads, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+}
+
 /* Runs the program's cases; returns how many have failed. */
 int cases_run(void);
 

@@ -343,9 +343,7 @@ POOL_CASE(test_trim_fills_kept_blocks_before_it_gives_back)
 
     fill_with(env, 1);
     kept = alloc(env->pool, 8 * MIB);
-    env->fake->order_rc = -EBUSY;
-    release(kept);
-    env->fake->order_rc = 0;
+    release_unordered(env, kept);
     fake_events_clear(env->fake);
     assert_int_equal(pool_trim(env->pool, "test"), 8 * MIB);
     expect_calls(env, "OLDF");
@@ -368,9 +366,7 @@ static uint64_t keep_one(struct env *env)
 {
     const uint64_t addr = alloc(env->pool, 8 * MIB);
 
-    env->fake->order_rc = -EBUSY;
-    release(addr);
-    env->fake->order_rc = 0;
+    release_unordered(env, addr);
     fake_events_clear(env->fake);
     return addr;
 }

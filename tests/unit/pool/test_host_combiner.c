@@ -64,8 +64,7 @@ UNIT_CASE(test_calls_of_threads)
         fake.alone = false;
         for (unsigned int t = 0; t < THREADS; t++)
             assert_int_equal(pthread_create(&thread[t], NULL, pairs_main, (void *)(uintptr_t)sizes[i]), 0);
-        for (unsigned int t = 0; t < THREADS; t++)
-            pthread_join(thread[t], NULL);
+        join_all(thread, THREADS);
         assert_true(calls(HOST_CALL_RECORD) <= PAIRS && calls(HOST_CALL_QUERY) <= PAIRS);
         assert_true(sizes[i] <= HOST_SMALL_MAX || stats().misses <= 2 * THREADS);
         assert_true(sizes[i] > 64 * KIB || calls(HOST_CALL_RECORD) + calls(HOST_CALL_QUERY) <= PAIRS / 6);

@@ -307,8 +307,7 @@ UNIT_CASE(test_threads)
     shared.alone = false;
     for (unsigned int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, thread_main, (void *)(uintptr_t)(i + 1)), 0);
-    for (unsigned int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, THREADS);
     host_fake_complete(&shared);
     (void)host_pool_trim(shared.pool, false);
     assert_sound(&shared, 0, 0, 0);

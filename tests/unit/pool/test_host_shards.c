@@ -391,8 +391,7 @@ SHARDED_CASE(test_threads_free_each_others_blocks)
 
     for (uintptr_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, slots_main, (void *)(i + 1)), 0);
-    for (unsigned int i = 0; i < THREADS; i++)
-        pthread_join(thread[i], NULL);
+    join_all(thread, THREADS);
     for (unsigned int i = 0; i < SLOTS; i++)
         if (slots[i])
             put(slots[i], slot_size(i));

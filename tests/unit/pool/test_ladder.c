@@ -105,9 +105,7 @@ POOL_CASE(test_refusal_with_kept_blocks_publishes_them)
     env->fake->prompt = true;
     addr = alloc(env->pool, 8 * MIB);
     env->fake->capacity = 8 * MIB;
-    env->fake->order_rc = -EBUSY;
-    release(addr);
-    env->fake->order_rc = 0;
+    release_unordered(env, addr);
     /* Not the size of the kept block: it must be published, and its segment go. */
     alloc(env->pool, 512);
     assert_int_equal(env->fake->in_use, 2 * MIB);
@@ -120,9 +118,7 @@ POOL_CASE(test_refusal_not_prompt_with_kept_blocks_publishes_them)
     const uint64_t addr = alloc(env->pool, 8 * MIB);
 
     env->fake->capacity = 8 * MIB;
-    env->fake->order_rc = -EBUSY;
-    release(addr);
-    env->fake->order_rc = 0;
+    release_unordered(env, addr);
     assert_int_equal(alloc(env->pool, 8 * MIB), addr);
     assert_int_equal(env->fake->calls[FAKE_FREE], 0);
     assert_int_equal(stats_of(env->pool).oom, 0);

@@ -354,8 +354,7 @@ POOL_CASE(test_side_by_side)
         sched_yield();
     }
     atomic_store(&over, true);
-    for (int i = 0; i < 4; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, 4);
     stats = stats_of(env->pool);
     assert_int_equal(stats.live, 0);
     assert_int_equal(stats.allocs, stats.frees);

@@ -40,9 +40,7 @@ POOL_CASE(test_kept_during_order_of_other_thread_stays_kept)
     struct call call = {.addr = alloc(env->pool, 16 * MIB)};
 
     call_stop(env, FAKE_ORDER, &call, call_free);
-    env->fake->order_rc = -EBUSY;
-    release(kept);
-    env->fake->order_rc = 0;
+    release_unordered(env, kept);
     call_go(env, FAKE_ORDER, &call);
     assert_int_not_equal(alloc(env->pool, 8 * MIB), kept);
     release(call.addr = alloc(env->pool, 16 * MIB));
@@ -298,9 +296,7 @@ POOL_CASE(test_alloc_not_prompt_does_not_order)
 {
     const uint64_t addr = alloc(env->pool, 8 * MIB);
 
-    env->fake->order_rc = -EBUSY;
-    release(addr);
-    env->fake->order_rc = 0;
+    release_unordered(env, addr);
     assert_int_not_equal(alloc(env->pool, 8 * MIB), addr);
     assert_int_equal(env->fake->calls[FAKE_ORDER], 1);
 }

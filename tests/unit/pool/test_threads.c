@@ -251,8 +251,7 @@ static void run(bool prompt, size_t capacity)
     }
     for (size_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, work, (void *)i), 0);
-    for (size_t i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, THREADS);
     if (atomic_load(&fault))
         fail_msg("%s", atomic_load(&fault));
     for (size_t i = 0; i < MAILBOX; i++)

@@ -405,8 +405,7 @@ UNIT_CASE(test_threads)
     pthread_create(&beside, NULL, taker, NULL);
     for (uintptr_t i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, program, (void *)(i + 1)); /* NOLINT(performance-no-int-to-ptr) */
-    for (unsigned int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, THREADS);
     atomic_store(&shared.stop, true);
     pthread_join(beside, NULL);
     vmm_cache_trim(shared.side->cache, VMM_ALL_DEVICES, UINT64_MAX);

@@ -151,8 +151,7 @@ CASE_WITH(test_waits_for_what_began_before, setup, teardown)
         while (!vmm_cache_wait(cache))
             sched_yield();
     atomic_store(&enough, true);
-    for (int i = 0; i < 16; i++)
-        pthread_join(thread[i], NULL);
+    join_all(thread, 16);
     assert_false(vmm_cache_wait(cache));
     vmm_cache_destroy(cache);
 }

@@ -285,9 +285,7 @@ POOL_CASE(test_withdrawn_with_kept_block_flushed_goes_back_at_next_free)
 
     env->fake->prompt = true;
     withdraw(a);
-    env->fake->order_rc = -EBUSY;
-    release(a);
-    env->fake->order_rc = 0;
+    release_unordered(env, a);
     pool_flush(env->pool);
     assert_sound(env->pool, env->fake);
     assert_int_not_equal(alloc(env->pool, 8 * MIB), a);

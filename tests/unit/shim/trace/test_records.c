@@ -302,8 +302,7 @@ UNIT_CASE(test_threads)
         }
         sched_yield();
     }
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, THREADS);
 }
 
 static atomic_uint turns;
@@ -338,8 +337,7 @@ UNIT_CASE(test_what_depends)
         }
         sched_yield();
     }
-    for (int i = 0; i < 2; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, 2);
 }
 
 int main(void)
