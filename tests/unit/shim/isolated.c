@@ -43,6 +43,7 @@ static int child(const struct isolated *test, int output)
     dup2(output, STDERR_FILENO);
     alarm(DEADLOCK_SECONDS);
     environment_set(test->environment);
+    fake_start();
     return cmocka_run_group_tests(one, NULL, NULL);
 }
 

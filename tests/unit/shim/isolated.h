@@ -27,8 +27,9 @@ struct isolated {
     int line; /* tests run in this order */
 };
 
-/* The head of a test function; the rest are members of struct isolated. A test registers itself: no list can forget
- * it, and isolated_main.c runs those of the program, unless the program has a main of its own. */
+/* The head of a test function, which finds the fake driver as fake_start makes it; the rest are members of struct
+ * isolated. A test registers itself: no list can forget it, and isolated_main.c runs those of the program, unless the
+ * program has a main of its own. */
 #define ISOLATED_CASE(function, ...)                                                                                   \
     static void function(void **state);                                                                                \
     ISOLATED_ADD(function, function##_case, __VA_ARGS__)                                                               \

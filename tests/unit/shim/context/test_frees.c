@@ -7,7 +7,6 @@
 
 ISOLATED_CASE(test_no_context, .environment = ORDERED)
 {
-    fake_start();
     assert_false(context_wait_frees(CONTEXT_ALL, true));
     ready_all();
     assert_true(context_wait_frees(1, true));

@@ -239,7 +239,6 @@ ISOLATED_CASE(test_without_membarrier)
     struct context *context;
     struct pins *own;
 
-    fake_start();
     fake.fences = true;
     context = context_current(&fake.driver);
     own = pin_begin((uintptr_t)context);

@@ -61,7 +61,6 @@ ISOLATED_OWN(test_init, inits)
     const char *why = NULL;
     uint64_t debts;
 
-    fake_start();
     fake.version = row->version;
     if (row->version == VERSIONS_FAIL)
         fake_fail(FN(cuDriverGetVersion), CUDA_ERROR_UNKNOWN, 1);
@@ -87,7 +86,6 @@ ISOLATED_CASE(test_init_strict_device)
     const char *why = NULL;
     struct policy policy = {0};
 
-    fake_start();
     policy_strict(1, why_it_is);
     assert_string_equal(fake.said, "");
     policy_init(&policy, 1, true, &why);
@@ -106,7 +104,6 @@ ISOLATED_CASE(test_init_again)
     const char *why;
     uint64_t debts;
 
-    fake_start();
     policy_init(&policy, 0, true, &why);
     assert_true(policy_waits(&policy, &debts));
     assert_int_equal(debts, 6);

@@ -181,7 +181,6 @@ ISOLATED_ROWS(test_put, puts_of, .environment = ORDERED)
     unsigned int arrivals;
     uint64_t addr;
 
-    fake_start();
     fake.pools = row->pools;
     context = pooled(0);
     addr = segment(context);

@@ -174,7 +174,6 @@ ISOLATED_CASE(test_reach_waits_too)
 
 ISOLATED_CASE(test_second_context)
 {
-    fake_start();
     policy_context_seen(fake_context(0), 0);
     policy_context_seen(fake_context(0), 0);
     policy_context_seen(fake_context(1), 1);

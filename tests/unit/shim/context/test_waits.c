@@ -50,7 +50,6 @@ ISOLATED_CASE(test_wait_device_current, .environment = ORDERED)
 {
     const bool limited = *state != NULL;
 
-    fake_start();
     fake.devices = 2;
     assert_false(limited ? context_wait_device_for(1, 10) : context_wait_device(1));
     assert_null(strstr(fake_log(), "c0,e"));

@@ -23,7 +23,6 @@ ISOLATED_CASE(test_none, .environment = ORDERED)
     uint64_t addr = 0;
     size_t size;
 
-    fake_start();
     context = context_current(&fake.driver);
     assert_int_equal(pool_alloc(context->pool, MIB, &addr), 0);
     fake.next_of[REAL_cuPointerGetAttributes] = (void *)next_ok;
@@ -77,7 +76,6 @@ ISOLATED_CASE(test_ticket, .environment = ORDERED)
     CUdeviceptr ptr;
     CUresult opened;
 
-    fake_start();
     ipc_ticket_make(&ticket, 1, &name, &name);
     assert_false(serve_ipc_open(&ticket, flags, NULL, &opened));
     assert_true(serve_ipc_open(&ticket, flags, &ptr, &opened));

@@ -10,7 +10,6 @@
 
 ISOLATED_CASE(test_signal, .environment = "CUPOOL_STATS=signal:USR2")
 {
-    fake_start();
     serve_begin();
     assert_int_equal(fake.futexes, 0);
     raise(SIGUSR2);

@@ -64,7 +64,6 @@ ISOLATED_CASE(test_frames, .environment = "CUPOOL_TRACE_STACKS=1")
     char text[4 * RECORDS_ROOM];
     const char *frame;
 
-    fake_start();
     records_start(0);
     stacks_alloc(3, 0x1000, 4096, (const void *)test_frames);
     stacks_alloc(3, 0x2000, 4096, (const void *)test_frames);
@@ -111,7 +110,6 @@ ISOLATED_CASE(test_observe)
 {
     struct context *context;
 
-    fake_start();
     context = context_current(&fake.driver);
     fake.traced[0] = '\0';
     observe_ops.segment_alloc(context, BACKEND_CUDA, 0x1000, 4096, 1234567);
@@ -139,7 +137,6 @@ static bool oom_is_told(void)
 /* The first time, after so many doublings, and each second; of each device. */
 ISOLATED_CASE(test_oom)
 {
-    fake_start();
     fake.step = 0;
     for (unsigned int time = 1; time <= 1100; time++)
         assert_int_equal(oom_is_told(), time == 1 || time == 1024);
@@ -157,7 +154,6 @@ ISOLATED_CASE(test_tick, .environment = "CUPOOL_STATS=signal:USR2")
 {
     struct context *context;
 
-    fake_start();
     serve_begin();
     context = context_current(&fake.driver);
     for (unsigned int i = 1; i < PINS_MAX; i++)
@@ -178,7 +174,6 @@ ISOLATED_CASE(test_thread_stays, .environment = "CUPOOL_TRACE_FILE=/dev/null CUP
     static void (*const functions[])(void) = {stats_page_open, stats_page_finish, __real_trace_open, trace_close};
     int before, after;
 
-    fake_start();
     for (size_t i = 0; i < 2 * COUNT(functions); i++) {
         const int cancel = i % 2 ? PTHREAD_CANCEL_DISABLE : PTHREAD_CANCEL_ENABLE;
 
