@@ -153,9 +153,7 @@ CUresult sim_stream_resolve(CUstream handle, bool pt, CUstream *ret)
         *ret = handle;
         return sim_ctx_check(handle->ctx);
     }
-    CUresult r = sim_current(&ctx);
-    if (r != CUDA_SUCCESS)
-        return r;
+    SIM_TRY(sim_current(&ctx));
     if (handle == CU_STREAM_PER_THREAD || (!handle && pt))
         return own_stream(ctx, ret);
     *ret = &ctx->legacy;
