@@ -27,7 +27,7 @@ EXPORT cudaError_t cudaMalloc(void **ptr, size_t size)
     cudaError_t error;
     uint64_t addr;
 
-    switch (ptr ? serve_alloc(size, CALLER, &addr) : SERVE_FORWARD) {
+    switch (ptr ? serve_alloc(size, CALLER, /* by_runtime: */ true, &addr) : SERVE_FORWARD) {
     case SERVE_DONE:
         *ptr = (void *)(uintptr_t)addr;
         return cudaSuccess;

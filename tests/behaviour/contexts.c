@@ -88,6 +88,30 @@ BT_TEST(primary_reset)
     return 0;
 }
 
+/* The runtime's first request in a primary context takes a reference: the context outlives the program's own. */
+BT_TEST(primary_shared)
+{
+    CUcontext ctx;
+    CUdevice dev;
+    unsigned int flags;
+    int active;
+    void *p;
+
+    OK(cuInit(0));
+    OK(cuDeviceGet(&dev, 0));
+    OK(cuDevicePrimaryCtxRetain(&ctx, dev));
+    OK(cuCtxSetCurrent(ctx));
+    OK(cudaMalloc(&p, N));
+    OK(cuMemsetD8((CUdeviceptr)p, 8, N));
+    OK(cuDevicePrimaryCtxRelease(dev));
+    OK(cuDevicePrimaryCtxGetState(dev, &flags, &active));
+    CHECK(active);
+    TRY(block_check((CUdeviceptr)p, N, 8));
+    OK(cudaFree(p));
+    OK(cudaDeviceReset());
+    return 0;
+}
+
 /* The primary context is reset, and released, beside one that is not primary: that one stays. */
 BT_TEST(beside_primary)
 {

@@ -55,6 +55,7 @@ cudaError_t cudaGetDriverEntryPoint_ptsz(const char *symbol, void **fn, unsigned
     F(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer, 4000) \
     F(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, 11020) \
     F(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000) \
+    F(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, 11000) \
     F(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, 11000) \
     F(cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState, 7000) F(cuCtxSetCurrent, cuCtxSetCurrent, 4000) \
     F(cuCtxGetCurrent, cuCtxGetCurrent, 4000) F(cuCtxGetDevice, cuCtxGetDevice, 2000) \

@@ -345,6 +345,7 @@ ISOLATED_CASE(test_disowned, .environment = ORDERED " CUPOOL_LIMIT=4M")
     uint64_t addr;
 
     fake.next_of[REAL_cuMemAlloc_v2] = fake.next_of[REAL_cudaMalloc] = (void *)next_alloc;
+    atomic_store(&context->runtime_came, true);
     for (unsigned int i = 0; i < 2; i++) {
         addr = given = block(context, 3 * MIB);
         assert_ptr_equal(pool_of(addr), context->pool);
@@ -357,6 +358,24 @@ ISOLATED_CASE(test_disowned, .environment = ORDERED " CUPOOL_LIMIT=4M")
     }
     assert_int_equal(atomic_load(&context->bypassed), 2);
     assert_null(*state);
+}
+
+/* The first request that comes to the runtime's function in a primary context goes on to the runtime, and no other. */
+ISOLATED_CASE(test_first_of_runtime, .environment = ORDERED)
+{
+    struct context *context = ready();
+    void *pointer = NULL;
+
+    fake.next_of[REAL_cuMemAlloc_v2] = fake.next_of[REAL_cudaMalloc] = (void *)next_alloc;
+    given = 4096;
+    for (int primary = 0; primary < 2; primary++) {
+        atomic_store(&context->runtime_came, !primary);
+        assert_int_equal(cudaMalloc(&pointer, MIB), 0);
+        assert_int_equal((uintptr_t)pointer == given, primary);
+        assert_int_equal(cudaMalloc(&pointer, MIB), 0);
+        assert_ptr_equal(pool_of((uintptr_t)pointer), context->pool);
+    }
+    assert_int_equal(atomic_load(&context->bypassed), 0);
 }
 
 /* A context that is destroyed is none beside which the next would be a second; one whose destruction failed is. */
