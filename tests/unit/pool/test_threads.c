@@ -306,7 +306,7 @@ UNIT_CASE(test_threads_short_of_memory_share_no_block)
 static uint64_t contested;
 static struct meeting meeting;
 
-/* What the other thread does with the block each time, and what it was told. */
+/* The call that the other thread makes with the block each time, and its result. */
 struct contest {
     int (*call)(uint64_t addr);
     int rc;
