@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* next.c - a library, linked to libcuda, that asks for the next cuGetProcAddress after itself, and (NEXT_MAIN) the
- * program that uses it. The answer is libcuda's, with our library preloaded or not: whoever says RTLD_NEXT has an order
- * in mind. Exit code 1: it is not. */
+/*
+ * next.c - a library, linked to libcuda, that asks for the next cuGetProcAddress after itself, and (NEXT_MAIN) the
+ * program that uses it. The answer is libcuda's, with our library preloaded or not: whoever says RTLD_NEXT has an
+ * order in mind. Exit code 1: it is not.
+ */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
