@@ -329,6 +329,8 @@ class Beside(Switch):
         mine = a.alloc(UNIT, 1)
         self.assertEqual((a("pause"), a("paused")), (0, 0))
         self.assertEqual(a(f"export {mine}"), BUSY)
+        self.assertEqual(a(f"handle {mine} 0"), 1)
+        self.assertEqual([line.split(": ")[-1] for line in a.err().splitlines()], ["its device is paused, or the block has been freed"])
         self.assertEqual(a("resume"), 0)
         at = b.reserve(UNIT)
         self.assertEqual(b(f"insert {at} 0 {b.take(a.ticket(mine))}"), 0)

@@ -26,12 +26,12 @@ static char fault[512];
 
 /* --- one value --- */
 
-/* Digits, a fraction, a unit, a B, each but the first optional: what docs/settings.md promises. ret_bytes: its meaning.
- */
+/* Digits, a fraction, a unit, a B, each but the first optional: what docs/settings.md promises. ret_bytes: its meaning,
+ * of many digits not to the last bit. */
 static bool is_size(const char *text, long double *ret_bytes)
 {
     const char *units = "kmgt", *at = text, *unit;
-    long double bytes = 0;
+    long double bytes = 0, weight = 1;
 
     if (*at < '0' || *at > '9')
         return false;
@@ -40,9 +40,8 @@ static bool is_size(const char *text, long double *ret_bytes)
     if (*at == '.') {
         if (at[1] < '0' || at[1] > '9')
             return false;
-        bytes += (long double)(at[1] - '0') / 10;
         for (at++; *at >= '0' && *at <= '9'; at++)
-            ;
+            bytes += (*at - '0') * (weight /= 10);
     }
     unit = *at ? strchr(units, *at | 32) : NULL;
     if (unit) {
@@ -76,13 +75,13 @@ static void check_size(const struct conf_row *row, const char *text, bool accept
     uint64_t again = 0;
     char canonical[32];
 
-    if (valid && bytes < (long double)(1ull << 54) && !accepted)
+    if (valid && !(bytes > 0 && bytes < 1.001) && bytes < (long double)(1ull << 54) && !accepted)
         FAULT("the size %.99s is refused", text);
     if (!accepted)
         return;
     if (!valid)
         FAULT("%.99s is accepted as a size", text);
-    else if (number > INT64_MAX || (long double)number > bytes || (long double)number < bytes - 1)
+    else if (number > INT64_MAX || (long double)number > bytes + 0.001 || (long double)number < bytes - 1.001)
         FAULT("the size %.99s is %.1Lf, and is read as %llu", text, bytes, (unsigned long long)number);
     /* The largest that can be written with a unit is more than without. */
     snprintf(canonical, sizeof(canonical), "%llu%s", (unsigned long long)(number >= 1ull << 55 ? number >> 40 : number),

@@ -19,6 +19,7 @@
 #include <linux/membarrier.h>
 
 #include "fake_driver.h"
+#include "real/copies.h"
 #include "real/dlsym_next.h"
 #include "real/loaded.h"
 #include "trace/trace.h"
@@ -313,6 +314,16 @@ enum real_symbol real_symbol_of(const void *function)
 }
 
 const char *loaded_path(const char *prefix)
+{
+    return NULL;
+}
+
+bool copies_is_first(void)
+{
+    return true;
+}
+
+const char *copies_next(void)
 {
     return NULL;
 }

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 #include "base/ctl_socket.h"
 #include "cases.h"
@@ -119,6 +120,28 @@ CASE_WITH(test_requests, begin_open, end)
     assert_false(ctl_socket_read(START, &request));
 }
 
+/* Whether the peer still waits for the answer. */
+CASE_WITH(test_awaited, begin_open, end)
+{
+    struct ctl_request request;
+    int fd;
+
+    (void)state;
+    for (unsigned int gone = 0; gone < 3; gone++) { /* 1: before it is asked about; 2: before the answer alone */
+        fd = connected();
+        assert_int_equal(send(fd, &good, sizeof(good), 0), sizeof(good));
+        if (gone == 1)
+            close(fd);
+        assert_true(ctl_socket_read(START, &request));
+        assert_int_equal(ctl_socket_is_awaited(), gone != 1);
+        if (gone == 2)
+            close(fd);
+        assert_int_equal(ctl_socket_reply(0, "", 0), !gone);
+        if (!gone)
+            close(fd);
+    }
+}
+
 static void ask(int fd, uint64_t now)
 {
     struct ctl_request request;
@@ -158,6 +181,57 @@ CASE_WITH(test_silent_peers, begin_open, end)
     ask(fds[CTL_PEERS + 1], START + 2 + CTL_PATIENCE_NS); /* whatever its place */
     for (unsigned int i = 1; i <= CTL_PEERS; i++)
         close(fds[i]);
+}
+
+/* A socket at the name, which listens or not, of a child that lives until somebody writes to the pipe. */
+static pid_t other_listens(int pipe_to, int pipe_from, bool listens)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    const pid_t pid = fork();
+    char byte;
+    int fd;
+
+    if (pid)
+        return pid;
+    snprintf(at.sun_path, sizeof(at.sun_path), "%.*s", (int)sizeof(at.sun_path) - 1, path);
+    fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    if (bind(fd, (const struct sockaddr *)&at, sizeof(at)) || (listens && listen(fd, 0)) || write(pipe_to, "", 1) != 1)
+        _exit(1);
+    _exit(read(pipe_from, &byte, 1) != 1);
+}
+
+/* A process with this number in another container has its socket in the folder: it keeps it. A socket at which nobody
+ * listens is one of a process that has ended. */
+CASE_WITH(test_another_container, begin, end)
+{
+    int to[2], from[2], status, before;
+    struct stat theirs, now;
+    char byte;
+    pid_t pid;
+
+    (void)state;
+    for (unsigned int i = 0; i < 3; i++) { /* 1: its queue is full; 2: it does not listen */
+        assert_int_equal(pipe2(to, O_CLOEXEC), 0);
+        assert_int_equal(pipe2(from, O_CLOEXEC), 0);
+        pid = other_listens(to[1], from[0], i != 2);
+        assert_int_equal(read(to[0], &byte, 1), 1);
+        assert_int_equal(stat(path, &theirs), 0);
+        before = i == 1 ? connected() : -1;
+        assert_int_equal(ctl_socket_open(folder, &why), i == 2 ? 0 : -EADDRINUSE);
+        assert_int_equal(why != NULL, i != 2);
+        assert_int_equal(stat(path, &now), 0);
+        assert_int_equal(now.st_ino == theirs.st_ino, i != 2);
+        close(before);
+        assert_int_equal(write(from[1], "", 1), 1);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, 0);
+        for (unsigned int k = 0; k < 2; k++) {
+            close(to[k]);
+            close(from[k]);
+        }
+        if (i != 2)
+            assert_int_equal(unlink(path), 0);
+    }
 }
 
 /* The bell, the socket and each peer are polled; ringing is heard, and then no more. */

@@ -3,6 +3,7 @@
  * neighbours count; that no descriptor is left open, and none of the program's is touched. The processes' use of them
  * is tested end to end: test_ipc.py, test_neighbours.py. */
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -243,6 +244,41 @@ UNIT_CASE(test_process)
     assert_false(peer_process_lives(&other));
     other = peer_process_of(pid);
     assert_int_equal(other.start + other.stack, 0);
+}
+
+static int outside; /* this process's number */
+
+/* In a namespace of processes whose /proc is the outer one's: nobody has the number there, whoever has it here. 2: such
+ * a namespace is not to be had. */
+static unsigned char look_from_inside(void)
+{
+    struct peer_process other;
+    int status = -1;
+    pid_t pid;
+
+    if (unshare(CLONE_NEWPID) && unshare(CLONE_NEWUSER | CLONE_NEWPID))
+        return 2;
+    pid = fork();
+    if (pid < 0)
+        return 2;
+    if (pid == 0) {
+        other = peer_process_of(outside);
+        _exit(other.start || peer_process_lives(&other));
+    }
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? (unsigned char)WEXITSTATUS(status) : 3;
+}
+
+UNIT_CASE(test_process_by_another_number)
+{
+    int rc;
+
+    (void)state;
+    outside = getpid();
+    rc = child_of(look_from_inside);
+    if (rc == 2)
+        skip();
+    assert_int_equal(rc, 0);
 }
 
 static const struct neighbour_card card = {{0x12, 0xf3, [15] = 0xab}};
