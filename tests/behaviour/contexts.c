@@ -300,10 +300,8 @@ BT_TEST(fresh_thread_runtime)
     return bt_usable(N);
 }
 
-/*
- * Memory of a green context comes from the driver, each time. A free on its stream, for which the frees of the memory's
- * context wait anyhow, is like one on any stream: the block serves again.
- */
+/* Memory of a green context comes from the driver, each time. A free on its stream, for which the frees of the memory's
+ * context wait anyhow, is like one on any stream: the block serves again. */
 #if CUDA_VERSION >= 12050
 static int green_memory(CUcontext context, CUgreenCtx green, unsigned long (*count)(const char *))
 {

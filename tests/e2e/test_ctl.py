@@ -2,7 +2,6 @@
 """cupool-ctl and CUPOOL_CTL: what it says of running processes, what it has them do, and those that refuse, are stopped, dead, lie,
 or talk nonsense to the library.
 """
-from __future__ import annotations
 
 import ast
 import json

@@ -5,7 +5,6 @@ and promises the loader.
 It is preloaded into every shell, compiler and launcher of a job, so here "nothing" means nothing: no output, no file, no
 descriptor, no thread, no library, no other exit code.
 """
-from __future__ import annotations
 
 import re
 import subprocess

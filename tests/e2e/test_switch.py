@@ -3,7 +3,6 @@
 that this one has reserved, its bytes are right, and whoever uses the functions wrongly harms nobody. test_switch_ends.py has deaths and
 errors of the driver.
 """
-from __future__ import annotations
 
 import errno
 import os

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library beside other interposers and plugins that no preload is in the way of."""
-from __future__ import annotations
 
 import ctypes.util
 import re

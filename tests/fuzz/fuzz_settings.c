@@ -8,11 +8,8 @@
  * of an executable, then words of an environment. It has conf.c inside, to load the settings more than once, and
  * conf_report.c.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/conf.c"        /* NOLINT(bugprone-suspicious-include): see above */
 #include "base/conf_report.c" /* NOLINT(bugprone-suspicious-include): see above */
@@ -336,40 +333,13 @@ static const char *fuzz_run(const uint8_t *data, size_t size)
 /* Words of what may stand in such words, so that a part of them is accepted. */
 static size_t fuzz_random(uint64_t *rng, uint8_t *buffer)
 {
-    static const char *const pieces[] = {"0",
-                                         "1",
-                                         "9",
-                                         "18446744073709551616",
-                                         "9007199254740993",
-                                         ".5",
-                                         ".",
-                                         "K",
-                                         "MiB",
-                                         "g",
-                                         "tb",
-                                         "B",
-                                         "ib",
-                                         "on",
-                                         "no",
-                                         "true",
-                                         "strict",
-                                         "ordered",
-                                         "auto",
-                                         "|",
-                                         ",",
-                                         "%h",
-                                         "%r",
-                                         "%p",
-                                         "%%",
-                                         "%",
-                                         "%l",
-                                         "%e",
-                                         "off",
-                                         "exit",
-                                         "/",
-                                         "segment,alloc",
-                                         "LIMIT",
-                                         "FRE"};
+    /* clang-format off */
+    static const char *const pieces[] = {
+        "0", "1", "9", "18446744073709551616", "9007199254740993", ".5", ".", "K", "MiB", "g", "tb", "B", "ib",
+        "on", "no", "true", "strict", "ordered", "auto", "|", ",", "%h", "%r", "%p", "%%", "%", "%l", "%e", "off",
+        "exit", "/", "segment,alloc", "LIMIT", "FRE"
+    };
+    /* clang-format on */
     const unsigned int words = 2 + (unsigned int)(next(rng) % 20);
     size_t size = 0;
 

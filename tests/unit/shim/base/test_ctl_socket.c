@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_ctl_socket.c - shim/base/ctl_socket.c alone: the folder and the socket's name, which requests are read, how long
- * a silent peer keeps its place, and that nothing is left. The commands: tests/e2e/test_ctl.py.
- */
-#include <errno.h>
+/* test_ctl_socket.c - shim/base/ctl_socket.c alone: the folder and the socket's name, which requests are read, how long
+ * a silent peer keeps its place, and that nothing is left. The commands: tests/e2e/test_ctl.py. */
 #include <fcntl.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/ctl_socket.h"
 #include "cases.h"
@@ -36,7 +29,6 @@ static unsigned int descriptors(void)
 
 static int begin(void **state)
 {
-    (void)state;
     strcpy(folder, "/tmp/cupool-test-XXXXXX");
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof(path), "%s/cupool-%d.sock", folder, (int)getpid());
@@ -57,7 +49,6 @@ static int begin_open(void **state)
 
 static int end(void **state)
 {
-    (void)state;
     ctl_socket_close(/* forked: */ false);
     assert_int_equal(access(path, F_OK), -1);
     assert_int_equal(rmdir(folder), 0); /* nothing is left in it */
@@ -96,7 +87,6 @@ CASE_WITH(test_requests, begin_open, end)
     char answer[64];
     int fd;
 
-    (void)state;
     memcpy(bytes, &good, sizeof(good));
     for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]) + 6; i++) { /* lengths, or a byte of the head */
         fd = connected();
@@ -169,7 +159,6 @@ CASE_WITH(test_silent_peers, begin_open, end)
     struct ctl_request request;
     int fds[CTL_PEERS + 2];
 
-    (void)state;
     assert_true(ctl_socket_due() == UINT64_MAX);
     for (unsigned int i = 0; i <= CTL_PEERS + 1; i++) {
         if (i == CTL_PEERS) /* the first place becomes free, and is taken by a younger one */
@@ -252,7 +241,6 @@ CASE_WITH(test_poll, begin_open, end)
     struct ctl_request request;
     int fd;
 
-    (void)state;
     assert_int_equal(ctl_socket_listen(fds, CTL_PEERS + 1), 0); /* there is not enough room */
     assert_int_equal(ctl_socket_listen(fds, CTL_PEERS + 2), 2);
     assert_int_equal(poll(fds, 2, 0), 0);
@@ -293,7 +281,6 @@ CASE_WITH(test_no_descriptor, begin_open, end)
     struct ctl_request request;
     int fd = connected();
 
-    (void)state;
     descriptors_limit(3);
     assert_false(ctl_socket_read(START, &request));
     descriptors_limit(0);
@@ -314,7 +301,6 @@ CASE_WITH(test_taken, begin_open, end)
     struct ctl_request request;
     int fd = connected(), bell, count;
 
-    (void)state;
     assert_false(ctl_socket_read(START, &request));
     assert_int_equal(ctl_socket_listen(fds, CTL_PEERS + 2), 3);
     bell = fds[0].fd;
@@ -340,7 +326,6 @@ CASE_WITH(test_taken, begin_open, end)
 /* A child of fork closes its copies, and the socket stays the parent's. */
 CASE_WITH(test_forked, begin_open, end)
 {
-    (void)state;
     ctl_socket_close(/* forked: */ true);
     assert_int_equal(descriptors(), open_before);
     assert_int_equal(access(path, F_OK), 0);
@@ -355,7 +340,6 @@ CASE_WITH(test_folders, begin, end)
     const int first = dup(STDIN_FILENO); /* that is free */
     FILE *file;
 
-    (void)state;
     close(first);
     for (mode_t bit = 1; bit <= 040; bit <<= 1) { /* others may come in */
         assert_int_equal(chmod(folder, 0700 | bit), 0);
