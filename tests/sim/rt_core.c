@@ -11,7 +11,6 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 
 #define DEVICES_MAX 64
 
@@ -141,10 +140,8 @@ CUresult rt_enter(void)
     return r;
 }
 
-/*
- * The primary context that is current was reset, or its last reference released, without the runtime: let there be
- * another one. False: it is no primary context of the runtime's, or there is none to be had.
- */
+/* The primary context that is current was reset, or its last reference released, without the runtime: let there be
+ * another one. False: it is no primary context of the runtime's, or there is none to be had. */
 bool rt_renew(void)
 {
     CUcontext ctx = NULL;

@@ -67,6 +67,8 @@ MUTANTS = [
         ("case CU_GRAPH_NODE_TYPE_EMPTY:", "case CU_GRAPH_NODE_TYPE_EMPTY: case CU_GRAPH_NODE_TYPE_HOST:")]),
     Mutant("auto: a copy between devices as a node of any type is not seen", ["auto_peer static auto"], [
         ("ends_before(w, ENDS(&parameters->memcpy.copyParams));", ";")]),
+    Mutant("auto: a copy that a structure describes is not seen where host memory is called device memory", ["auto_host static auto"], [
+        ("has_address(ends.to_type) ? ends.to : 0", "ends.to_type == CU_MEMORYTYPE_UNIFIED ? ends.to : 0")]),
     Mutant("auto: a batch of copies to the host is not seen", ["auto_host static auto"], [
         ("hazard_host_work(w->stream);", ";", "copy_batch_after")]),
     Mutant("auto: a batch node's copies between devices are not seen", ["auto_later static auto"], [
@@ -84,7 +86,7 @@ MUTANTS = [
     Mutant("memory is freed on a default stream without a context", ["contexts static preloaded / fresh_thread_free_async"], [
         ("!memory_has_context()) return SERVE_FORWARD;", "false) return SERVE_FORWARD;")]),
     Mutant("a free in a stream leaves a thread of the runtime without a context", ["contexts shared preloaded / fresh_thread_runtime"], [
-        ("case SERVE_DONE: context_give(caller); return cudaSuccess;", "case SERVE_DONE: return cudaSuccess;")]),
+        ("context_give(caller); return cudaSuccess;", "; return cudaSuccess;")]),
     Mutant("a thread of the runtime without a context gets no IPC handle", ["contexts shared preloaded / fresh_thread_runtime"], [
         ("if (handle && pool_of((uintptr_t)ptr)) context_give(CALLER);", "")]),
     Mutant("a thread without a context gets an IPC handle", ["contexts static preloaded / fresh_thread_free_async"], [

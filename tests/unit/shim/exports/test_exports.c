@@ -5,12 +5,10 @@
  *
  * tests/rows tests each row of hooks.def, and the ways in which a program reaches a hook.
  */
-#include <string.h>
 
 #include "base/process.h"
 #include "context/room.h"
 #include "exports/hazards.h"
-#include "fake_driver.h"
 #include "isolated.h"
 #include "pool_state.h"
 #include "serve/ipc_handles.h"
@@ -189,7 +187,6 @@ ISOLATED_ROWS(test_off, begins, .environment = ORDERED)
     const struct form *form = *state;
     const bool begins_one = strstr(form->name, "Begin") != NULL;
 
-    fake_start();
     fake.next_of[form->symbol] = (void *)next;
     process_bypass_begin();
     closed = 1;
@@ -467,7 +464,6 @@ ISOLATED_CASE(test_lookup, .environment = ORDERED)
     void *const expected = *state ? (void *)next : (void *)cuMemAlloc_v2;
     void *found = NULL;
 
-    fake_start();
     fake.next_of[REAL_cuMemAlloc_v2] = (void *)next;
     fake.next_of[REAL_cuGetProcAddress] = fake.next_of[REAL_cuGetProcAddress_v2] = (void *)next_lookup;
     assert_int_equal(cuGetProcAddress("cuMemAlloc", &found, 11030, 0), 0);

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_refused.c - shim/exports/ and shim/serve/ipc_handles.c: calls that lack an argument, for the driver to refuse or
- * to take, and calls whose error ends the context. test_exports.c has what is done around calls that succeed.
- */
+/* test_refused.c - shim/exports/ and shim/serve/ipc_handles.c: calls that lack an argument, for the driver to refuse or
+ * to take, and calls whose error ends the context. test_exports.c has what is done around calls that succeed. */
 #include "base/ipc_message.h"
 #include "base/process.h"
 #include "context/room.h"
-#include "fake_driver.h"
 #include "isolated.h"
 #include "serve/ipc_handles.h"
 
@@ -26,7 +23,6 @@ ISOLATED_CASE(test_none, .environment = ORDERED)
     uint64_t addr = 0;
     size_t size;
 
-    fake_start();
     context = context_current(&fake.driver);
     assert_int_equal(pool_alloc(context->pool, MIB, &addr), 0);
     fake.next_of[REAL_cuPointerGetAttributes] = (void *)next_ok;
@@ -80,7 +76,6 @@ ISOLATED_CASE(test_ticket, .environment = ORDERED)
     CUdeviceptr ptr;
     CUresult opened;
 
-    fake_start();
     ipc_ticket_make(&ticket, 1, &name, &name);
     assert_false(serve_ipc_open(&ticket, flags, NULL, &opened));
     assert_true(serve_ipc_open(&ticket, flags, &ptr, &opened));
