@@ -121,6 +121,8 @@ extern struct rt_driver rt_drv;
 CUresult rt_driver_init(void);
 /* The above, and make sure that the thread has a live context: its device's primary one unless it chose another. */
 CUresult rt_enter(void);
+/* The same for a default stream; on another stream the driver is initialised alone. */
+CUresult rt_enter_for(cudaStream_t stream);
 bool rt_renew(void); /* after CUDA_ERROR_CONTEXT_IS_DESTROYED: is it worth while to call once more? */
 /* Note the outcome as the thread's last error. */
 cudaError_t rt_done(CUresult r);
@@ -133,9 +135,10 @@ cudaError_t rt_last(bool clear);
 CUresult rt_copy_3d(const struct cudaMemcpy3DParms *p, CUDA_MEMCPY3D *ret);
 
 /* Body of a runtime function: enter, evaluate call, note the outcome. */
-#define RT_CALL(call)                                                                                                  \
+#define RT_CALL(call) RT_CALL_BY(rt_enter(), call)
+#define RT_CALL_BY(enter, call)                                                                                        \
     do {                                                                                                               \
-        CUresult r_ = rt_enter();                                                                                      \
+        CUresult r_ = (enter);                                                                                         \
         r_ = r_ != CUDA_SUCCESS ? r_ : (call);                                                                         \
         if (r_ == CUDA_ERROR_CONTEXT_IS_DESTROYED && rt_renew())                                                       \
             r_ = (call);                                                                                               \
@@ -150,16 +153,19 @@ CUresult rt_copy_3d(const struct cudaMemcpy3DParms *p, CUDA_MEMCPY3D *ret);
     }
 
 /* One runtime function and its per-thread twin, whose name ends in the suffix; pt picks the driver's variant. */
-#define RT_PAIR(suffix, sym, params, call)                                                                             \
+#define RT_PAIR(suffix, sym, params, call) RT_PAIR_BY(rt_enter(), suffix, sym, params, call)
+/* One on a stream s, which gives a thread without a context one only if that is a default stream. */
+#define RT_PAIR_ON_STREAM(suffix, sym, params, call) RT_PAIR_BY(rt_enter_for(s), suffix, sym, params, call)
+#define RT_PAIR_BY(enter, suffix, sym, params, call)                                                                   \
     cudaError_t CUDARTAPI sym params                                                                                   \
     {                                                                                                                  \
         enum { pt = 0 };                                                                                               \
-        RT_CALL(call);                                                                                                 \
+        RT_CALL_BY(enter, call);                                                                                       \
     }                                                                                                                  \
     cudaError_t CUDARTAPI sym##_##suffix params                                                                        \
     {                                                                                                                  \
         enum { pt = 1 };                                                                                               \
-        RT_CALL(call);                                                                                                 \
+        RT_CALL_BY(enter, call);                                                                                       \
     }
 
 #endif

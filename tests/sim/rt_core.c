@@ -140,6 +140,11 @@ CUresult rt_enter(void)
     return r;
 }
 
+CUresult rt_enter_for(cudaStream_t stream)
+{
+    return stream && stream != cudaStreamLegacy && stream != cudaStreamPerThread ? rt_driver_init() : rt_enter();
+}
+
 /* The primary context that is current was reset, or its last reference released, without the runtime: let there be
  * another one. False: it is no primary context of the runtime's, or there is none to be had. */
 bool rt_renew(void)
