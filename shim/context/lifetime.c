@@ -228,27 +228,39 @@ struct context *context_current(const struct real_driver *driver)
     return here.context;
 }
 
-struct context *context_begin(const struct real_driver *driver, struct pins **ret_own)
+/* True once, for the runtime's first request in a context. */
+static __attribute__((noinline)) bool runtime_comes(struct context *context)
+{
+    return !atomic_exchange(&context->runtime_came, true) && process_hooks_driver();
+}
+
+struct context *context_begin(const struct real_driver *driver, bool by_runtime, struct pins **ret_own)
 {
     CUcontext handle = NULL;
+    bool is_new;
 
     /* Repeated if an entry changed, or a context began to end, before this thread's mark was visible. */
     do {
         if (driver->cuCtxGetCurrent(&handle) || !handle)
             return NULL;
         *ret_own = pin_begin((uintptr_t)here.context);
-        if (handle == here.handle && atomic_load_explicit(&contexts.epoch, memory_order_acquire) == here.epoch)
-            return here.context;
+        if (handle == here.handle && atomic_load_explicit(&contexts.epoch, memory_order_acquire) == here.epoch) {
+            is_new = by_runtime && here.context &&
+                     !atomic_load_explicit(&here.context->runtime_came, memory_order_relaxed) &&
+                     runtime_comes(here.context);
+            if (!is_new)
+                return here.context;
+            pin_end(*ret_own);
+            return NULL;
+        }
         pin_end(*ret_own);
     } while (context_current(driver));
     return NULL;
 }
 
-bool context_is_new_to_runtime(struct context *context)
+void context_met_runtime(struct context *context)
 {
-    if (atomic_load_explicit(&context->runtime_came, memory_order_relaxed))
-        return false;
-    return !atomic_exchange(&context->runtime_came, true) && process_hooks_driver();
+    atomic_store_explicit(&context->runtime_came, true, memory_order_relaxed);
 }
 
 void context_back(enum backend backend)

@@ -24,13 +24,15 @@ struct context *context_current(const struct real_driver *driver);
 /*
  * As context_current, for a request: the context and its pool stay valid until pin_end(*ret_own), even if a call of
  * another thread ends the context meanwhile. NULL: as above; then pin_end must not be called.
+ *
+ * by_runtime: the request has come to the runtime's function. NULL also for the first one in a primary context, which
+ * the caller passes on to the runtime: natively that takes a reference of its own, with which the context outlives the
+ * program's. The runtime comes back through the driver's hook.
  */
-struct context *context_begin(const struct real_driver *driver, struct pins **ret_own);
+struct context *context_begin(const struct real_driver *driver, bool by_runtime, struct pins **ret_own);
 
-/* True once for each primary context, for its first request from the runtime: natively the runtime then takes a
- * reference of its own, with which the context outlives the program's. The caller passes that request on to the
- * runtime, which comes back through the driver's hook. */
-bool context_is_new_to_runtime(struct context *context);
+/* A request that the runtime has passed on to the driver is in this context: the runtime knows it. */
+void context_met_runtime(struct context *context);
 
 /* From now on new segments of all contexts come from this backend, and only such segments serve requests. Requires that
  * backend_find has succeeded. */

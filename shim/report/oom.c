@@ -156,7 +156,7 @@ static bool is_due(int device, unsigned int time)
 static void picture_take(struct picture *p, const struct real_driver *driver)
 {
     struct pins *own;
-    const struct context *context = context_begin(driver, &own);
+    const struct context *context = context_begin(driver, /* by_runtime: */ false, &own);
     struct pool_stats stats;
     size_t free, total;
 

@@ -58,7 +58,7 @@ enum serve_verdict serve_host_alloc(unsigned int flags, size_t size, const void 
         process_start();
     if (!host_memory_pool() && !host_memory_make(driver, limit()))
         return SERVE_FORWARD;
-    context = context_begin(driver, &own);
+    context = context_begin(driver, /* by_runtime: */ false, &own);
     if (!context)
         return SERVE_FORWARD;
     rc = host_memory_alloc(context, flags, size, ret_addr);

@@ -98,11 +98,12 @@ enum serve_verdict serve_alloc(size_t size, const void *caller, bool by_runtime,
         process_start();
     if (guard_on() && guard_own())
         return SERVE_BYPASS;
-    context = context_begin(driver, &own);
+    context = context_begin(driver, by_runtime, &own);
     if (!context)
         return SERVE_FORWARD;
-    verdict =
-        by_runtime && context_is_new_to_runtime(context) ? SERVE_FORWARD : alloc_in(context, size, caller, ret_addr);
+    if (runtime_caller)
+        context_met_runtime(context);
+    verdict = alloc_in(context, size, caller, ret_addr);
     pin_end(own);
     return verdict;
 }

@@ -41,7 +41,7 @@ void serve_begin(void);
 uint64_t serve_release(int device, const char *why);
 
 /* Serve a request of size bytes. caller: the return address of the exported function. by_runtime: it is the runtime's
- * function, whose first request in a context goes on to the runtime (context_is_new_to_runtime). */
+ * function, whose first request in a context goes on to the runtime (context_begin). */
 enum serve_verdict serve_alloc(size_t size, const void *caller, bool by_runtime, uint64_t *ret_addr);
 /* A bypassed call was refused. True if the pool serves such callers and has begun: then the failure is worth a report.
  * Nothing is started for requests that only concern the driver. */

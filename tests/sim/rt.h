@@ -121,7 +121,7 @@ extern struct rt_driver rt_drv;
 CUresult rt_driver_init(void);
 /* The above, and make sure that the thread has a live context: its device's primary one unless it chose another. */
 CUresult rt_enter(void);
-/* The same for a default stream; on another stream the driver is initialised alone. */
+/* As rt_enter for a default stream; on another stream the driver is initialised alone. */
 CUresult rt_enter_for(cudaStream_t stream);
 bool rt_renew(void); /* after CUDA_ERROR_CONTEXT_IS_DESTROYED: is it worth while to call once more? */
 /* Note the outcome as the thread's last error. */

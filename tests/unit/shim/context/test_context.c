@@ -286,7 +286,7 @@ ISOLATED_CASE(test_none_current)
     fake_current(NULL);
     fake.scripts[FN(cuCtxGetDevice)].calls = 0;
     assert_null(context_current(&fake.driver));
-    assert_null(context_begin(&fake.driver, &own));
+    assert_null(context_begin(&fake.driver, false, &own));
     assert_int_equal(fake_calls(FN(cuCtxGetDevice)), 0);
     assert_null(context_find(NULL));
     assert_null(context_policy(NULL));

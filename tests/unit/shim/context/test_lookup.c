@@ -11,24 +11,24 @@ ISOLATED_CASE(test_begin)
     struct context *context = ready(), *other;
     struct pins *own = NULL;
 
-    assert_ptr_equal(context_begin(&fake.driver, &own), context);
+    assert_ptr_equal(context_begin(&fake.driver, false, &own), context);
     assert_true(busy(context, true));
     pin_end(own);
     assert_false(busy(context, true));
     fake_current(fake_context(1)); /* one that nobody has seen */
-    other = context_begin(&fake.driver, &own);
+    other = context_begin(&fake.driver, false, &own);
     assert_ptr_equal(other->handle, fake_context(1));
     assert_true(busy(other, true) && !busy(context, true));
     pin_end(own);
     context_changed(); /* looked at again */
-    assert_ptr_equal(context_begin(&fake.driver, &own), other);
+    assert_ptr_equal(context_begin(&fake.driver, false, &own), other);
     pin_end(own);
     context_exempt(fake_context(10));
     fake_current(fake_context(10));
-    assert_null(context_begin(&fake.driver, &own));
+    assert_null(context_begin(&fake.driver, false, &own));
     assert_false(busy(other, true) || busy(context, true));
     fake_fail(FN(cuCtxGetCurrent), CUDA_ERROR_UNKNOWN, 1);
-    assert_null(context_begin(&fake.driver, &own));
+    assert_null(context_begin(&fake.driver, false, &own));
 }
 
 /* --- several --- */
