@@ -41,6 +41,8 @@ void __wrap_trace_segment_at(uint64_t clock, const struct trace_segment *segment
 void __wrap_trace_open(void);
 bool __wrap_background_start(void);
 void __wrap_trace_write_behind(void);
+bool __wrap_nccl_registers(void);
+bool __real_nccl_registers(void);
 int __wrap_pool_create(const struct pool_config *config, struct pool **ret_pool);
 int __real_pool_create(const struct pool_config *config, struct pool **ret_pool);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
@@ -163,6 +165,11 @@ bool __wrap_background_start(void)
 
 void __wrap_trace_write_behind(void)
 {
+}
+
+bool __wrap_nccl_registers(void)
+{
+    return fake.registers || __real_nccl_registers();
 }
 
 int __wrap_pool_create(const struct pool_config *config, struct pool **ret_pool)

@@ -315,3 +315,18 @@ ISOLATED_CASE(test_copy_back_fails, .environment = VMM)
     assert_int_equal(host.buffers, 0);
     assert_int_equal(resume_device(0, &bytes), -EALREADY);
 }
+
+/* Memory that is away: nobody is given access to it, and when its addresses go the driver has had its memory before. */
+ISOLATED_CASE(test_away, .environment = VMM)
+{
+    struct context *context = with_vmm();
+    const uint64_t addr = segment(context), free = context->device_free;
+
+    assert_int_equal(vmm_send_away(&fake.driver, vmm_find(addr)), CUDA_SUCCESS);
+    vmm.calls = 0;
+    vmm_reach(&fake.driver, 0, 2);
+    assert_int_equal(vmm.calls, 0);
+    segment_ops.free(context, BACKEND_VMM, addr, SEGMENT);
+    assert_int_equal(mappings_count(false), 0);
+    assert_int_equal(context->device_free, free);
+}
