@@ -5,6 +5,7 @@
  */
 #include "base/ipc_message.h"
 #include "base/process.h"
+#include "context/arrivals.h"
 #include "context/room.h"
 #include "fake_driver.h"
 #include "isolated.h"
@@ -70,6 +71,26 @@ ISOLATED_CASE(test_error_seen, .environment = ORDERED)
     }
 }
 ISOLATED_AGAIN(test_error_seen, off, .environment = "CUPOOL_ENABLE=0", .row = "off")
+
+/* Memory that another thread has given back during the call may be what it lacked. */
+static unsigned int tries;
+
+static CUresult next_arrives(CUcontext *context, CUdevice device)
+{
+    *context = fake_context(0);
+    context_arrived();
+    return tries++ ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+ISOLATED_CASE(test_again_on_device, .environment = ORDERED)
+{
+    CUcontext context;
+
+    fake_start();
+    fake.next_of[REAL_cuDevicePrimaryCtxRetain] = (void *)next_arrives;
+    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    assert_int_equal(tries, 2);
+}
 
 /* Where a ticket's block is to be opened is not said; and in a call of the library's own tickets are none. */
 ISOLATED_CASE(test_ticket, .environment = ORDERED)
