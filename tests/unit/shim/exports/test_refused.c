@@ -72,6 +72,57 @@ ISOLATED_CASE(test_error_seen, .environment = ORDERED)
 }
 ISOLATED_AGAIN(test_error_seen, off, .environment = "CUPOOL_ENABLE=0", .row = "off")
 
+/* Another thread frees the block while the driver answers: the answer is about memory of the pool. */
+static uint64_t freed;
+
+static int next_frees(void)
+{
+    assert_int_equal(pool_free(freed), 0);
+    return 0;
+}
+
+ISOLATED_CASE(test_freed_meanwhile, .environment = ORDERED)
+{
+    struct context *context;
+    CUdeviceptr base;
+    size_t size;
+
+    fake_start();
+    context = context_current(&fake.driver);
+    fake.next_of[REAL_cuMemGetAddressRange_v2] = fake.next_of[REAL_cuPointerGetAttribute] = (void *)next_frees;
+    assert_int_equal(pool_alloc(context->pool, MIB, &freed), 0);
+    assert_int_equal(cuMemGetAddressRange_v2(&base, &size, freed), CUDA_ERROR_NOT_FOUND);
+    assert_int_equal(pool_alloc(context->pool, MIB, &freed), 0);
+    assert_int_equal(cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, freed), CUDA_ERROR_INVALID_VALUE);
+}
+
+/* A destruction that had no effect leaves the pool; after an error of earlier work the context has gone. */
+static const struct destruction {
+    CUresult result;
+    bool stays;
+} destructions[] = {
+    {CUDA_SUCCESS, false},
+    {CUDA_ERROR_LAUNCH_FAILED, false},
+    {CUDA_ERROR_INVALID_CONTEXT, true},
+    {CUDA_ERROR_INVALID_DEVICE, true},
+    {CUDA_ERROR_INVALID_VALUE, true},
+    {CUDA_ERROR_NOT_INITIALIZED, true},
+    {CUDA_ERROR_NOT_PERMITTED, true},
+    {CUDA_ERROR_DEINITIALIZED, true},
+};
+
+ISOLATED_ROWS(test_destruction, destructions, .environment = ORDERED)
+{
+    const struct destruction *row = *state;
+
+    fake_start();
+    assert_non_null(context_current(&fake.driver));
+    result = (int)row->result;
+    fake.next_of[REAL_cuCtxDestroy_v2] = (void *)next_ok;
+    assert_int_equal(cuCtxDestroy_v2(fake_context(0)), row->result);
+    assert_int_equal(context_find(fake_context(0)) != NULL, row->stays);
+}
+
 /* Memory that another thread has given back during the call may be what it lacked. */
 static unsigned int tries;
 
