@@ -33,7 +33,7 @@ class Populate(Case):
 
     def test_goes_back(self) -> None:
         """The bound leaves no room for both."""
-        done, trace = self.large(f"pin:{LARGE}", "unpin:0", f"pin:{LARGE + 64 * MIB}", "write:1", "unpin:1", CUPOOL_HOST_LIMIT="400M")
+        done, trace = self.large(f"pin:{LARGE}", "unpin:0", f"pin:{LARGE + 66 * MIB}", "write:1", "unpin:1", CUPOOL_HOST_LIMIT="400M")
         self.assertEqual(self.calls(done), [2, 1, 0, 0, 0])
         self.assertEqual([e["n"] for e in trace.of("host_free")], [LARGE])
 

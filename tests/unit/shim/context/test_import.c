@@ -167,7 +167,7 @@ UNIT_CASE(test_two_contexts_at_one_address)
     assert_false(is_block(AT + 512, 1));
 }
 
-/* What the driver has mapped goes with the context; what the library has mapped by itself does not. */
+/* With a context goes what the driver has mapped there, and not what the library has mapped by itself. */
 static void context_ends(enum ipc_how how, unsigned int left)
 {
     granted(how);

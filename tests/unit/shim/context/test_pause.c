@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "context/ipc_table.h"
 #include "context/pause.h"
 #include "vmm_driver.h"
 
@@ -212,9 +213,11 @@ ISOLATED_CASE(test_large, .environment = VMM)
 ISOLATED_CASE(test_freed_meanwhile, .environment = VMM)
 {
     struct context *context = start();
-    const uint64_t stays = get(context, 8 * MIB), goes = get(context, 4 * MIB);
-    uint64_t bytes, back;
+    const uint64_t stays = get(context, 8 * MIB);
+    uint64_t goes, bytes, back;
 
+    vmm.next = stays - 4 * MIB; /* side by side, they are copied each for itself */
+    goes = get(context, 4 * MIB);
     assert_int_equal(pause_device(0, /* keep: */ true, PAUSE_NO_LIMIT, &bytes), 0);
     assert_int_equal(bytes, 12 * MIB);
     assert_int_equal(count[0], 2);
@@ -329,4 +332,33 @@ ISOLATED_CASE(test_away, .environment = VMM)
     segment_ops.free(context, BACKEND_VMM, addr, SEGMENT);
     assert_int_equal(mappings_count(false), 0);
     assert_int_equal(context->device_free, free);
+}
+
+/* Memory that is exported stays where it is, since when does not matter. */
+static void exported(void *arg)
+{
+    atomic_store((atomic_uint *)arg, 1);
+}
+
+ISOLATED_CASE(test_exported, .environment = VMM)
+{
+    struct context *context = start();
+    uint64_t bytes;
+
+    get(context, 1000);
+    atomic_store(&ipc_table_blocks, 1);
+    assert_int_equal(pause_check(0, /* keep: */ true), -EBUSY);
+    assert_int_equal(pause_device(0, /* keep: */ true, PAUSE_NO_LIMIT, &bytes), -EBUSY);
+    atomic_store(&ipc_table_blocks, 0);
+    assert_int_equal(pause_check(0, /* keep: */ true), 0);
+    assert_int_equal(pool_free(get(context, 4 * MIB)), 0); /* which goes first, on a stream that is made then */
+    lived--;
+    vmm.over = 9;
+    fake_before(FN(cuStreamCreate), exported, &ipc_table_blocks);
+    assert_int_equal(pause_device(0, /* keep: */ true, PAUSE_NO_LIMIT, &bytes), -EBUSY);
+    assert_string_equal(pause_reason(), "memory is exported to another process or library");
+    assert_int_equal(mappings_count(true), 1);
+    atomic_store(&ipc_table_blocks, 0);
+    fake_before(FN(cuStreamCreate), NULL, NULL);
+    pause_and_resume();
 }

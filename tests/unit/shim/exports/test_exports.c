@@ -297,6 +297,19 @@ ISOLATED_CASE(test_info_again, .environment = ORDERED)
 
 /* --- contexts that are not pooled --- */
 
+/* A free of the pool's, which natively makes a context current; the runtime's call for that would destroy a capture. */
+ISOLATED_CASE(test_lacks_context, .environment = ORDERED)
+{
+    fake_start();
+    fake_current(NULL);
+    assert_true(serve_lacks_context());
+    atomic_store(&capture_count, 1);
+    assert_false(serve_lacks_context());
+    atomic_store(&capture_count, 0);
+    fake_current(fake_context(0));
+    assert_false(serve_lacks_context());
+}
+
 static int next_green(CUcontext *context, CUgreenCtx green)
 {
     *context = (CUcontext)green;

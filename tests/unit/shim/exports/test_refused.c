@@ -10,6 +10,7 @@
 #include "fake_driver.h"
 #include "isolated.h"
 #include "serve/ipc_handles.h"
+#include "serve/serve.h"
 
 #define ORDERED "CUPOOL_FREE=ordered"
 
@@ -121,6 +122,20 @@ ISOLATED_ROWS(test_destruction, destructions, .environment = ORDERED)
     fake.next_of[REAL_cuCtxDestroy_v2] = (void *)next_ok;
     assert_int_equal(cuCtxDestroy_v2(fake_context(0)), row->result);
     assert_int_equal(context_find(fake_context(0)) != NULL, row->stays);
+}
+
+/* Whether other processes were asked for the pool's request: not where the limit has refused it. */
+ISOLATED_CASE(test_has_asked, .environment = ORDERED " CUPOOL_LIMIT=4M")
+{
+    uint64_t addr;
+
+    fake_start();
+    assert_int_equal(serve_alloc(16 * MIB, &freed, &addr), SERVE_BYPASS);
+    assert_false(serve_has_asked());
+    fake.free = 0;
+    assert_int_equal(serve_alloc(2 * MIB, &freed, &addr), SERVE_BYPASS);
+    assert_true(serve_has_asked());
+    assert_false(serve_has_asked());
 }
 
 /* Memory that another thread has given back during the call may be what it lacked. */
