@@ -324,7 +324,7 @@ CASE(owner_ends)
     assert_int_equal(nccl_fake.waits, 3);
 }
 
-/* What could not be deregistered is not tried again with its owner's end. */
+/* A deregistration that has failed is not tried again when the owner of the memory ends. */
 CASE(owner_of_quarantined_ends)
 {
     static char owner;

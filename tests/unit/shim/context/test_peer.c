@@ -47,7 +47,7 @@ static int end(void **state)
     return *state != NULL;
 }
 
-/* What the exporter reads next; 0: nothing. */
+/* The kind of the message that the exporter reads next; 0: there is none. */
 static unsigned int heard(uint64_t *ret_number)
 {
     struct ipc_request raw[2], request = {.kind = 0};
