@@ -57,7 +57,8 @@ static int size_parse(const char *text, uint64_t *ret_number)
 {
     static const char units[] = "kmgt";
     const char *unit;
-    uint64_t whole = 0, tenths = 0, scale = 1;
+    uint64_t whole = 0, part = 0, of = 1, scale = 1;
+    bool any = false;
 
     if (!isdigit((unsigned char)*text))
         return -EINVAL;
@@ -67,9 +68,13 @@ static int size_parse(const char *text, uint64_t *ret_number)
         whole = whole * 10 + (uint64_t)(*text - '0');
     }
     if (*text == '.' && isdigit((unsigned char)text[1])) {
-        tenths = (uint64_t)(text[1] - '0');
-        for (text++; isdigit((unsigned char)*text); text++)
-            ;
+        for (text++; isdigit((unsigned char)*text); text++) {
+            any |= *text != '0';
+            if (of < UINT64_C(1000000000000000000)) { /* further digits are less than a byte of any unit */
+                part = part * 10 + (uint64_t)(*text - '0');
+                of *= 10;
+            }
+        }
     }
     unit = *text ? strchr(units, lower(*text)) : NULL;
     if (unit) {
@@ -82,7 +87,10 @@ static int size_parse(const char *text, uint64_t *ret_number)
         text++;
     if (*text || whole > (INT64_MAX >> 1) / scale)
         return -EINVAL;
-    *ret_number = whole * scale + tenths * scale / 10;
+    whole = whole * scale + (uint64_t)((unsigned __int128)part * scale / of);
+    if (any && !whole) /* 0 would be no limit */
+        return -EINVAL;
+    *ret_number = whole;
     return 0;
 }
 

@@ -115,13 +115,34 @@ static int name(const char *folder)
     return len < (int)sizeof(ctl.at.sun_path) ? 0 : ENAMETOOLONG;
 }
 
+/* True if another process listens at the name: one of another container, which has this number there. The socket of a
+ * process of this number that was killed may still be open in a child of it. */
+static bool is_taken(void)
+{
+    const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    struct ucred peer = {0};
+    socklen_t len = sizeof(peer);
+    bool taken = false;
+
+    if (fd < 0)
+        return false;
+    if (connect(fd, (const struct sockaddr *)&ctl.at, sizeof(ctl.at)) == 0 || errno == EAGAIN)
+        taken = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) || peer.pid != getpid();
+    close(fd);
+    return taken;
+}
+
 /* The socket has its name only once it listens: cupool-ctl removes a socket at which nobody does. The name may be
  * there, of a process of this number that was killed. */
-static int listen_at(const char *folder)
+static int listen_at(const char *folder, const char **ret_why)
 {
     struct sockaddr_un first;
     int error = name(folder);
 
+    if (!error && is_taken()) {
+        *ret_why = "a process of another container has this one's number, and its socket is there";
+        error = EADDRINUSE;
+    }
     if (!error)
         error = file_begin(&ctl.listening, socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (error)
@@ -165,7 +186,7 @@ int ctl_socket_open(const char *folder, const char **ret_why)
     if (!error)
         error = wake_open();
     if (!error)
-        error = listen_at(folder);
+        error = listen_at(folder, ret_why);
     if (error)
         ctl_socket_close(/* forked: */ false);
     pthread_setcancelstate(cancel, NULL);
@@ -275,17 +296,26 @@ bool ctl_socket_read(uint64_t now, struct ctl_request *ret_request)
     return false;
 }
 
-void ctl_socket_reply(int rc, const char *text, size_t size)
+bool ctl_socket_is_awaited(void)
+{
+    struct pollfd poll_peer = {.fd = ctl.peers[ctl.answering].file.fd};
+
+    return file_is_open(&ctl.peers[ctl.answering].file) && poll(&poll_peer, 1, 0) == 0;
+}
+
+bool ctl_socket_reply(int rc, const char *text, size_t size)
 {
     struct peer *peer = &ctl.peers[ctl.answering];
     struct ctl_reply head = {.magic = CTL_MAGIC, .version = CTL_VERSION, .rc = rc, .size = (uint32_t)size};
     struct iovec parts[] = {{&head, sizeof(head)}, {(void *)(uintptr_t)text, size}};
     const struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    bool sent = false;
 
     if (file_is_open(&peer->file))
-        (void)sendmsg(peer->file.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        sent = sendmsg(peer->file.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
     file_end(&peer->file);
     ctl.answering = -1;
+    return sent;
 }
 
 uint64_t ctl_socket_due(void)

@@ -51,7 +51,7 @@ struct ctl_reply {
     uint32_t size; /* of the text that follows: JSON, or with an rc the reason */
 };
 
-/* Make the folder if it is missing, and the socket. *ret_why, after an error: NULL, or what is wrong with the folder.
+/* Make the folder if it is missing, and the socket. *ret_why, after an error: NULL, or what is wrong there.
  */
 int ctl_socket_open(const char *folder, const char **ret_why);
 /* Wake a poll of the descriptors below. Async-signal-safe, no cancellation point, and keeps errno. */
@@ -60,8 +60,10 @@ void ctl_socket_ring(void);
 unsigned int ctl_socket_listen(struct pollfd *fds, unsigned int max);
 /* Accept connections and read one request. True: *ret_request is valid, and ctl_socket_reply must follow. */
 bool ctl_socket_read(uint64_t now, struct ctl_request *ret_request);
-/* Answer the last request, and end its connection. Waits for nothing. */
-void ctl_socket_reply(int rc, const char *text, size_t size);
+/* False: the peer of the last request has gone. */
+bool ctl_socket_is_awaited(void);
+/* Answer the last request, and end its connection. False: the peer has gone, or has no room. Waits for nothing. */
+bool ctl_socket_reply(int rc, const char *text, size_t size);
 /* When the next silent peer has to be dropped, or a connection taken that could not be; UINT64_MAX: there is none. */
 uint64_t ctl_socket_due(void);
 /* Close everything, and remove the socket's file; in a forked child (forked) leave the file. */

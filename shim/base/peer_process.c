@@ -16,6 +16,16 @@ struct seen {
     unsigned long long start, stack;
 };
 
+/* True if /proc numbers processes as the kernel does for this one. In a process namespace of its own that has no /proc
+ * of its own (unshare --pid without --mount-proc), a number is another process there. */
+static bool proc_is_ours(void)
+{
+    char own[16], text[16];
+    const int len = snprintf(own, sizeof(own), "%d", (int)getpid());
+
+    return readlink("/proc/self", text, sizeof(text)) == len && memcmp(own, text, (size_t)len) == 0;
+}
+
 static bool look(int pid, struct seen *ret_seen)
 {
     char path[32], text[512];
@@ -23,6 +33,8 @@ static bool look(int pid, struct seen *ret_seen)
     ssize_t n;
     int fd;
 
+    if (!proc_is_ours())
+        return false;
     snprintf(path, sizeof(path), "/proc/%d/stat", pid);
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)

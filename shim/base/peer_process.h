@@ -5,7 +5,7 @@
  * counts as gone once it has become another program (execve), which closes those files before it has its new stack.
  *
  * It knows a process by its number and the time of its start, so a later process with that number is not taken for it.
- * It reads /proc; where that does not show the process, kill(2) decides.
+ * It reads /proc; where that does not show the process, or is another process namespace's, kill(2) decides.
  *
  * Threads: every function may be called from any thread. No locks, no state.
  */

@@ -15,11 +15,14 @@ __thread unsigned int process_depth __attribute__((tls_model("initial-exec")));
 static atomic_bool ending;
 static pid_t starter; /* the process that started the library */
 
+bool process_may_start(void)
+{
+    return conf_get()->enable.number && process_events.is_first();
+}
+
 bool process_hooks_driver(void)
 {
-    const struct conf *conf = conf_get();
-
-    return conf->enable.number && conf->hook.number == HOOK_AUTO;
+    return process_may_start() && conf_get()->hook.number == HOOK_AUTO;
 }
 
 bool process_has_begun(void)
@@ -31,7 +34,7 @@ bool process_serves(void)
 {
     if (process_has_begun())
         return !atomic_load(&ending) && !process_is_foreign();
-    return process_state_get() == PROCESS_NEW && conf_get()->enable.number;
+    return process_state_get() == PROCESS_NEW && process_may_start();
 }
 
 bool process_traces(void)

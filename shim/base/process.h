@@ -31,8 +31,9 @@ extern __thread unsigned int process_depth __attribute__((tls_model("initial-exe
  * in, and no constructor, because a preload's constructors run after those of libraries that may already allocate.
  */
 struct process_events {
-    void (*started)(void); /* once, before the state is PROCESS_ACTIVE */
-    void (*forked)(void);  /* in a child that fork() has made, after the state is PROCESS_PASSIVE */
+    void (*started)(void);  /* once, before the state is PROCESS_ACTIVE */
+    void (*forked)(void);   /* in a child that fork() has made, after the state is PROCESS_PASSIVE */
+    bool (*is_first)(void); /* no copy of the library in this process comes before this one */
 };
 extern const struct process_events process_events;
 
@@ -41,13 +42,17 @@ static inline int process_state_get(void)
     return atomic_load_explicit(&process_state, memory_order_acquire);
 }
 
-/* True if the calling thread is between process_bypass_begin and process_bypass_end, or the library is switched off or
- * in a forked child: pass everything through. */
+/* False: the library is switched off, or the program's calls reach another copy of it first. The first call asks the
+ * loader, the library's constructor at the latest; later ones take no lock and allocate no memory. */
+bool process_may_start(void);
+
+/* True if the calling thread is between process_bypass_begin and process_bypass_end, or the library may not start or
+ * is in a forked child: pass everything through. */
 static inline bool process_is_passive(void)
 {
     const int now = atomic_load_explicit(&process_state, memory_order_relaxed);
 
-    return process_depth || now == PROCESS_PASSIVE || (now == PROCESS_NEW && !conf_get()->enable.number);
+    return process_depth || now == PROCESS_PASSIVE || (now == PROCESS_NEW && !process_may_start());
 }
 
 /* True if the calling thread is in a call that the library makes for itself. */

@@ -94,6 +94,8 @@ struct context {
     atomic_int device;
     const struct real_driver *driver;
     bool primary;
+    atomic_bool runtime_came; /* the runtime has had a request in it: natively it then has a reference of its own to a
+                                 primary context */
     struct policy policy;
     size_t capacity;             /* of the device, in bytes */
     _Atomic(size_t) device_free; /* free bytes as the driver last said, adjusted for our segments since then */

@@ -11,6 +11,7 @@
 
 #include "base/conf.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "clock.h"
 #include "context/backend.h"
 #include "context/context_end.h"
@@ -101,6 +102,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     context->driver = as->driver;
     context->device = as->device;
     context->primary = as->primary;
+    atomic_store(&context->runtime_came, !as->primary);
     context->id = as->id;
     context->capacity = as->capacity;
     atomic_store(&context->device_free, as->capacity);
@@ -240,6 +242,13 @@ struct context *context_begin(const struct real_driver *driver, struct pins **re
         pin_end(*ret_own);
     } while (context_current(driver));
     return NULL;
+}
+
+bool context_is_new_to_runtime(struct context *context)
+{
+    if (atomic_load_explicit(&context->runtime_came, memory_order_relaxed))
+        return false;
+    return !atomic_exchange(&context->runtime_came, true) && process_hooks_driver();
 }
 
 void context_back(enum backend backend)

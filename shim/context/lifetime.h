@@ -27,6 +27,11 @@ struct context *context_current(const struct real_driver *driver);
  */
 struct context *context_begin(const struct real_driver *driver, struct pins **ret_own);
 
+/* True once for each primary context, for its first request from the runtime: natively the runtime then takes a
+ * reference of its own, with which the context outlives the program's. The caller passes that request on to the
+ * runtime, which comes back through the driver's hook. */
+bool context_is_new_to_runtime(struct context *context);
+
 /* From now on new segments of all contexts come from this backend, and only such segments serve requests. Requires that
  * backend_find has succeeded. */
 void context_back(enum backend backend);

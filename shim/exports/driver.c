@@ -38,7 +38,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
     CUresult result;
     uint64_t addr;
 
-    switch (ptr && process_hooks_driver() ? serve_alloc(size, CALLER, &addr) : SERVE_FORWARD) {
+    switch (ptr && process_hooks_driver() ? serve_alloc(size, CALLER, false, &addr) : SERVE_FORWARD) {
     case SERVE_DONE:
         *ptr = addr;
         return CUDA_SUCCESS;

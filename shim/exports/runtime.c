@@ -27,7 +27,7 @@ EXPORT cudaError_t cudaMalloc(void **ptr, size_t size)
     cudaError_t error;
     uint64_t addr;
 
-    switch (ptr ? serve_alloc(size, CALLER, &addr) : SERVE_FORWARD) {
+    switch (ptr ? serve_alloc(size, CALLER, /* by_runtime: */ true, &addr) : SERVE_FORWARD) {
     case SERVE_DONE:
         *ptr = (void *)(uintptr_t)addr;
         return cudaSuccess;
@@ -49,7 +49,7 @@ EXPORT cudaError_t cudaMalloc(void **ptr, size_t size)
     }
 }
 
-/* Natively every call of the runtime on memory gives a thread without a context one. */
+/* For a call of the runtime that natively gives a thread without a context one. */
 static void context_give(const void *caller)
 {
     if (serve_lacks_context())
@@ -86,7 +86,8 @@ static cudaError_t free_async(enum real_symbol symbol, void *ptr, cudaStream_t s
 
     switch (verdict) {
     case SERVE_DONE:
-        context_give(caller);
+        if (on == CU_STREAM_LEGACY || on == CU_STREAM_PER_THREAD) /* another stream has a context of its own */
+            context_give(caller);
         return cudaSuccess;
     case SERVE_INVALID:
     case SERVE_NOWHERE: /* not by cudaFree, which would invalidate a capture */

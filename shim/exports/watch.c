@@ -125,9 +125,8 @@ static void ends_after(struct watch *w, struct ends ends)
 {
     if (ends.to_type == CU_MEMORYTYPE_HOST || ends.from_type == CU_MEMORYTYPE_HOST)
         hazard_host_work(w->stream);
-    else
-        hazard_copy(ends.to_type == CU_MEMORYTYPE_UNIFIED ? ends.to : 0,
-                    ends.from_type == CU_MEMORYTYPE_UNIFIED ? ends.from : 0, w->stream);
+    else /* pinned memory has an address that serves as one of a device, too */
+        hazard_copy(has_address(ends.to_type) ? ends.to : 0, has_address(ends.from_type) ? ends.from : 0, w->stream);
 }
 
 static void copy_2d_before(struct watch *w, const CUDA_MEMCPY2D *copy)

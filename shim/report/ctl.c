@@ -34,7 +34,8 @@ static struct {
     char text[CTL_TEXT_MAX];
     size_t used;
     bool cut;
-    uint64_t known; /* a bit for each device with a pool now or before */
+    uint64_t known;  /* a bit for each device with a pool now or before */
+    uint64_t paused; /* and for each that the last request has paused */
 } ctl;
 
 __attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
@@ -136,28 +137,35 @@ static int refused(int rc, int device)
     return rc;
 }
 
+/* -EALREADY: all of them are paused. */
 static int check(const struct ctl_request *request)
 {
     const bool keep = request->flags == CTL_KEEP;
+    bool any = false, paused = false;
     int rc;
 
     if (!keep && request->flags != CTL_DISCARD)
         return -EINVAL;
-    for (int i = 0, device; (device = device_next(request, &i)) >= 0;)
-        if ((rc = pause_check(device, keep)))
+    for (int i = 0, device; (device = device_next(request, &i)) >= 0;) {
+        rc = pause_check(device, keep);
+        if (rc && rc != -EALREADY)
             return refused(rc, device);
-    say("{}");
-    return 0;
+        any |= !rc;
+        paused |= rc != 0;
+    }
+    say(paused && !any ? "it is paused" : "{}");
+    return paused && !any ? -EALREADY : 0;
 }
 
-/* The devices before number `to` are not paused after all. */
-static void take_back(const struct ctl_request *request, int to)
+/* The devices that the last request has paused are not paused after all. */
+static void take_back(void)
 {
     uint64_t bytes;
 
-    for (int i = 0, device; (device = device_next(request, &i)) >= 0 && device < to;)
-        if (resume_device(device, &bytes))
+    for (int device = 0; device < DEVICES_MAX; device++)
+        if (ctl.paused >> device & 1 && resume_device(device, &bytes))
             log_write(LOG_WARN, "device %d stays paused: %s", device, pause_reason());
+    ctl.paused = 0;
 }
 
 static int pause_all(const struct ctl_request *request)
@@ -169,11 +177,14 @@ static int pause_all(const struct ctl_request *request)
 
     for (int i = 0, device; !rc && (device = device_next(request, &i)) >= 0;) {
         rc = pause_device(device, request->flags == CTL_KEEP, until, &bytes);
-        if (rc) {
-            refused(rc, device);
-            take_back(request, device);
-        } else {
+        if (!rc) {
+            ctl.paused |= UINT64_C(1) << device;
             sum += bytes;
+        } else if (rc == -EALREADY) {
+            rc = 0;
+        } else {
+            refused(rc, device);
+            take_back();
         }
     }
     if (rc)
@@ -235,14 +246,18 @@ static int serve(struct ctl_request *request)
 
 static void answer(struct ctl_request *request)
 {
+    const bool pauses = request->command == CTL_PAUSE;
     int rc;
 
     ctl.used = 0;
     ctl.cut = false;
+    ctl.paused = 0;
     context_stats_each(/* ending: */ false, know, NULL);
     if (request->device >= 0 && (request->device >= DEVICES_MAX || !(ctl.known >> request->device & 1))) {
         say("it does not use this device");
         rc = -ENODEV;
+    } else if (pauses && !ctl_socket_is_awaited()) {
+        rc = -EPIPE; /* this process was stopped, say, and those that paused with it have been resumed */
     } else {
         rc = serve(request);
     }
@@ -251,7 +266,10 @@ static void answer(struct ctl_request *request)
         ctl.used = 0;
     }
     log_write(LOG_DEBUG, "cupool-ctl: command %u, result %d", request->command, rc);
-    ctl_socket_reply(rc, ctl.text, ctl.used);
+    if (!ctl_socket_reply(rc, ctl.text, ctl.used) && pauses && !rc) {
+        log_write(LOG_INFO, "cupool-ctl has gone before it heard of the pause, which ends");
+        take_back();
+    }
 }
 
 /* --- rows of background_jobs --- */

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/conf.h"
@@ -112,14 +113,36 @@ static int ticket_make(struct pool *pool, uint64_t addr, void *ret_handle)
     return rc;
 }
 
-static void refuse(struct pool *pool, uint64_t addr)
+/* An error of ticket_make, in words. */
+static const char *ticket_reason(int rc)
+{
+    switch (rc) {
+    case -EBUSY:
+        return "its device is paused, or the block has been freed";
+    case -ENOENT:
+        return "no block is there";
+    case -ENOMEM:
+        return "too many blocks are exported, or there is no host memory";
+    case -ENOTSUP:
+        return "there is no thread that could answer importers";
+    case -EIO:
+        return "the driver has refused, or this process has no descriptor left";
+    default:
+        return strerror(-rc);
+    }
+}
+
+/* rc: of ticket_make; 0: no ticket was to be made. Once each: UCX may ask for each message. */
+static void refuse(struct pool *pool, uint64_t addr, int rc)
 {
     pool_pack_never(pool); /* so that its later segments are driver allocations of their own */
-    /* Once: UCX may ask for each message. */
-    log_once(LOG_WARN,
-             "no IPC handle for %#llx: it shares a driver allocation with other blocks, and the importer would get "
-             "the wrong bytes (CUPOOL_ENABLE=0 gives every block its own)",
-             (ull)addr);
+    if (rc)
+        log_once(LOG_WARN, "no IPC handle for %#llx: %s", (ull)addr, ticket_reason(rc));
+    else
+        log_once(LOG_WARN,
+                 "no IPC handle for %#llx: it shares a driver allocation with other blocks, and the importer would get "
+                 "the wrong bytes (CUPOOL_ENABLE=0 gives every block its own)",
+                 (ull)addr);
 }
 
 /* True if the driver's handle is one of memory that begins at addr. */
@@ -150,6 +173,7 @@ enum serve_ipc serve_ipc_get(uint64_t addr, const void *caller, void *ret_handle
     CUcontext context;
     enum serve_ipc is;
     size_t size;
+    int rc = 0;
 
     /* Natively an importer cannot pass memory on; here it would be the whole segment. */
     if (!pool)
@@ -158,14 +182,14 @@ enum serve_ipc serve_ipc_get(uint64_t addr, const void *caller, void *ret_handle
                    : SERVE_IPC_DRIVER;
     if (begins_allocation(addr) && is_drivers(addr))
         is = SERVE_IPC_DRIVER;
-    else if (tickets_for(caller) && ticket_make(pool, addr, ret_handle) == 0)
-        is = SERVE_IPC_TICKET;
+    else if (tickets_for(caller))
+        is = (rc = ticket_make(pool, addr, ret_handle)) ? SERVE_IPC_REFUSED : SERVE_IPC_TICKET;
     else
         is = begins_allocation(addr) ? SERVE_IPC_DRIVER : SERVE_IPC_REFUSED;
     trace_event("ipc", "\"d\":%d,\"p\":\"0x%llx\",\"ok\":%d", context_device(context_of(pool)), (ull)addr,
                 is != SERVE_IPC_REFUSED);
     if (is == SERVE_IPC_REFUSED)
-        refuse(pool, addr);
+        refuse(pool, addr, rc);
     if (is == SERVE_IPC_TICKET) {
         /* Processes without cupool can open driver allocations alone: let later blocks be such. */
         if (is_drivers(addr))

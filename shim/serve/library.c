@@ -7,6 +7,7 @@
  */
 #include <pthread.h>
 
+#include "base/log.h"
 #include "base/process.h"
 #include "context/events.h"
 #include "context/host_memory.h"
@@ -22,6 +23,7 @@
 #include "nccl/direct.h"
 #include "nccl/pool_segments.h"
 #include "nccl/register_calls.h"
+#include "real/copies.h"
 #include "report/background_thread.h"
 #include "report/ctl.h"
 #include "report/guard.h"
@@ -33,6 +35,8 @@
 
 static void started(void)
 {
+    if (copies_next())
+        log_write(LOG_WARN, "%s is another copy of cupool in this process: it does nothing", copies_next());
     guard_start();
     stats_start();
 }
@@ -53,7 +57,7 @@ static void forked(void)
     stats_page_forget();
 }
 
-const struct process_events process_events = {.started = started, .forked = forked};
+const struct process_events process_events = {.started = started, .forked = forked, .is_first = copies_is_first};
 
 /* From now on it goes back in time, and other processes may ask for it. */
 static void kept(int device)

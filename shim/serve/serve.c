@@ -76,7 +76,7 @@ static inline enum serve_verdict alloc_in(struct context *context, size_t size, 
     return SERVE_DONE;
 }
 
-enum serve_verdict serve_alloc(size_t size, const void *caller, uint64_t *ret_addr)
+enum serve_verdict serve_alloc(size_t size, const void *caller, bool by_runtime, uint64_t *ret_addr)
 {
     const struct real_driver *driver;
     enum serve_verdict verdict;
@@ -101,7 +101,8 @@ enum serve_verdict serve_alloc(size_t size, const void *caller, uint64_t *ret_ad
     context = context_begin(driver, &own);
     if (!context)
         return SERVE_FORWARD;
-    verdict = alloc_in(context, size, caller, ret_addr);
+    verdict =
+        by_runtime && context_is_new_to_runtime(context) ? SERVE_FORWARD : alloc_in(context, size, caller, ret_addr);
     pin_end(own);
     return verdict;
 }

@@ -40,8 +40,9 @@ void serve_begin(void);
 /* Give back the idle segments of a device (CONTEXT_ALL: of all); returns the bytes. */
 uint64_t serve_release(int device, const char *why);
 
-/* Serve a request of size bytes. caller: the return address of the exported function. */
-enum serve_verdict serve_alloc(size_t size, const void *caller, uint64_t *ret_addr);
+/* Serve a request of size bytes. caller: the return address of the exported function. by_runtime: it is the runtime's
+ * function, whose first request in a context goes on to the runtime (context_is_new_to_runtime). */
+enum serve_verdict serve_alloc(size_t size, const void *caller, bool by_runtime, uint64_t *ret_addr);
 /* A bypassed call was refused. True if the pool serves such callers and has begun: then the failure is worth a report.
  * Nothing is started for requests that only concern the driver. */
 bool serve_would_pool(const void *caller);

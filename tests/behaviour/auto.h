@@ -131,11 +131,9 @@ BT_UNUSED static long auto_count(const void *p, size_t n, int byte)
     return bad;
 }
 
-/*
- * The race that matters for everything past the context's queue: the context's older work still reads and writes t;
- * the host frees t and gets u, most likely the same memory; write(u, n, byte) has another party fill u and returns when
- * that is done. Natively cudaFree has waited for the older work, so neither sees the other.
- */
+/* The race that matters for everything past the context's queue: the context's older work still reads and writes t; the
+ * host frees t and gets u, most likely the same memory; write(u, n, byte) has another party fill u and returns when
+ * that is done. Natively cudaFree has waited for the older work, so neither sees the other. */
 BT_UNUSED static int auto_race(auto_write_fn *write)
 {
     const size_t n = 4 * BT_MIB; /* a driver allocation of its own, also where the library pools */
@@ -173,11 +171,9 @@ BT_UNUSED static int auto_race(auto_write_fn *write)
     return 0;
 }
 
-/*
- * The other way round: the context's work writes w late, the host frees something else, and then read(w, n, byte) has
- * a party look at w that is not ordered by the context. Natively cudaFree has waited for the write. read answers
- * AUTO_WRONG if w was not all byte.
- */
+/* The other way round: the context's work writes w late, the host frees something else, and then read(w, n, byte) has a
+ * party look at w that is not ordered by the context. Natively cudaFree has waited for the write. read answers
+ * AUTO_WRONG if w was not all byte. */
 BT_UNUSED static int auto_stale_in(char *w, size_t n, auto_read_fn *read)
 {
     cudaStream_t a;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * auto_context.c - what other contexts of the device may count on after cudaFree: the races of auto.h with a second
- * context and a green one.
- */
+/* auto_context.c - what other contexts of the device may count on after cudaFree: the races of auto.h with a second
+ * context and a green one. */
 #include "auto.h"
 
 static struct {

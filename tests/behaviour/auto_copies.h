@@ -62,6 +62,56 @@ BT_UNUSED static int copy_3d(void *to, const void *from, size_t n, enum cudaMemc
     return 0;
 }
 
+/* So do these, which describe the copy by a structure. */
+BT_UNUSED static int copy_2d_as_device(void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s)
+{
+    CUDA_MEMCPY2D copy;
+    CUresult rc;
+
+    memset(&copy, 0, sizeof(copy));
+    copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = BT_ADDRESS(from);
+    copy.dstDevice = BT_ADDRESS(to);
+    copy.srcPitch = copy.dstPitch = copy.WidthInBytes = AUTO_ROW;
+    copy.Height = n / AUTO_ROW;
+    rc = cuMemcpy2DAsync(&copy, (CUstream)s);
+    if (rc)
+        SKIP("this driver does not (%d)", rc);
+    return 0;
+}
+
+BT_UNUSED static int copy_3d_as_device(void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s)
+{
+    CUDA_MEMCPY3D copy;
+    CUresult rc;
+
+    memset(&copy, 0, sizeof(copy));
+    copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = BT_ADDRESS(from);
+    copy.dstDevice = BT_ADDRESS(to);
+    copy.srcPitch = copy.dstPitch = copy.WidthInBytes = AUTO_ROW;
+    copy.Height = n / AUTO_ROW;
+    copy.Depth = 1;
+    rc = cuMemcpy3DAsync(&copy, (CUstream)s);
+    if (rc)
+        SKIP("this driver does not (%d)", rc);
+    return 0;
+}
+
+/* The runtime's copy between devices, on one device. */
+BT_UNUSED static int copy_3d_peer(void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s)
+{
+    const struct cudaMemcpy3DParms p = copy_layers(to, from, n, kind);
+    const struct cudaMemcpy3DPeerParms peer = {.srcPtr = p.srcPtr, .dstPtr = p.dstPtr, .extent = p.extent};
+    const cudaError_t rc = cudaMemcpy3DPeerAsync(&peer, s);
+
+    if (rc) {
+        cudaGetLastError();
+        SKIP("this driver does not (%d)", rc);
+    }
+    return 0;
+}
+
 BT_UNUSED static int copy_batch(void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s)
 {
 #if CUDART_VERSION >= 13000

@@ -72,10 +72,8 @@ static int built_host(void)
     return graph_ready((CUgraph)g, &graph);
 }
 
-/*
- * A node that the driver's calls make for one memory and change to host memory: in the graph, or later in the
- * executable graph.
- */
+/* A node that the driver's calls make for one memory and change to host memory: in the graph, or later in the
+ * executable graph. */
 static int fill_node(void *first, bool change, bool later)
 {
     CUDA_MEMSET_NODE_PARAMS params = {

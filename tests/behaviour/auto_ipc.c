@@ -172,10 +172,8 @@ static int import_main(char **argv)
 
 /* --- tests --- */
 
-/*
- * The exporter frees a block that the importer still has, and gets memory again. Natively that is other memory, or at
- * least nothing that the importer can write.
- */
+/* The exporter frees a block that the importer still has, and gets memory again. Natively that is other memory, or at
+ * least nothing that the importer can write. */
 RIGHT(late_importer)
 {
     char *p, *q;

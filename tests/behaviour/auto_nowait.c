@@ -27,10 +27,8 @@ RIGHT(elapsed_later, .setup = pinned)
     return 0;
 }
 
-/*
- * A cudaFree of another thread makes this one not wait. Here, natively, that cudaFree is still waiting when this thread
- * asks, and the device waits for this thread.
- */
+/* A cudaFree of another thread makes this one not wait. Here, natively, that cudaFree is still waiting when this thread
+ * asks, and the device waits for this thread. */
 RIGHT(elapsed_other_thread, .setup = pinned)
 {
     struct bt_thread thread;
@@ -56,10 +54,8 @@ RIGHT(elapsed_other_thread, .setup = pinned)
     return 0;
 }
 
-/*
- * Device work, launched after a cudaFree, waits for a flag that other device work sets later. No call that the program
- * makes in between waits natively; auto_now->launch is such a call.
- */
+/* Device work, launched after a cudaFree, waits for a flag that other device work sets later. No call that the program
+ * makes in between waits natively; auto_now->launch is such a call. */
 static int behind_flag(void)
 {
     cudaStream_t b;

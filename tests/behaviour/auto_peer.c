@@ -151,10 +151,8 @@ static int free_waits(void)
     return 0;
 }
 
-/*
- * Memory of device 1 that is mapped for device 0, too: no call shows what device 0's kernels do with it, and its
- * cudaFree waits for that.
- */
+/* Memory of device 1 that is mapped for device 0, too: no call shows what device 0's kernels do with it, and its
+ * cudaFree waits for that. */
 HAZARD(peer_mapped)
 {
     const CUmemAllocationProp where = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -352,10 +350,8 @@ HAZARD(peer_push)
     return 0;
 }
 
-/*
- * Work of device 0, launched after a cudaFree, waits for a flag that a peer copy sets. Natively the copy does not wait
- * for it.
- */
+/* Work of device 0, launched after a cudaFree, waits for a flag that a peer copy sets. Natively the copy does not wait
+ * for it. */
 RIGHT(peer_flag, .copy = peer_put)
 {
     cudaStream_t a;

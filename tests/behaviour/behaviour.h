@@ -118,11 +118,9 @@ BT_UNUSED static void bt_nap(uint64_t us)
 
 #define BT_ADDRESS(p) ((CUdeviceptr)(uintptr_t)(p))
 
-/*
- * A function of the driver or of the simulated GPU; NULL: there is none, the GPU is a real one. From the driver's
+/* A function of the driver or of the simulated GPU; NULL: there is none, the GPU is a real one. From the driver's
  * library itself: a program that calls no driver function is not linked with it, and a static cudart loads it for
- * itself alone.
- */
+ * itself alone. */
 BT_UNUSED static void *bt_driver(const char *name)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * capture.h - a capture of its own stream that a test begins, ends and replays; and a reuse race beside it. For
- * capture.c and capture_beside.c.
- */
+/* capture.h - a capture of its own stream that a test begins, ends and replays; and a reuse race beside it. For
+ * capture.c and capture_beside.c. */
 #ifndef BEHAVIOUR_CAPTURE_H
 #define BEHAVIOUR_CAPTURE_H
 

@@ -88,6 +88,30 @@ BT_TEST(primary_reset)
     return 0;
 }
 
+/* The runtime's first request in a primary context takes a reference: the context outlives the program's own. */
+BT_TEST(primary_shared)
+{
+    CUcontext ctx;
+    CUdevice dev;
+    unsigned int flags;
+    int active;
+    void *p;
+
+    OK(cuInit(0));
+    OK(cuDeviceGet(&dev, 0));
+    OK(cuDevicePrimaryCtxRetain(&ctx, dev));
+    OK(cuCtxSetCurrent(ctx));
+    OK(cudaMalloc(&p, N));
+    OK(cuMemsetD8((CUdeviceptr)p, 8, N));
+    OK(cuDevicePrimaryCtxRelease(dev));
+    OK(cuDevicePrimaryCtxGetState(dev, &flags, &active));
+    CHECK(active);
+    TRY(block_check((CUdeviceptr)p, N, 8));
+    OK(cudaFree(p));
+    OK(cudaDeviceReset());
+    return 0;
+}
+
 /* The primary context is reset, and released, beside one that is not primary: that one stays. */
 BT_TEST(beside_primary)
 {
@@ -234,9 +258,12 @@ BT_TEST(fresh_thread_free_async)
     return bt_usable(N);
 }
 
+enum { FRESH_HANDLE, FRESH_DEFAULT, FRESH_STREAM, FRESH_WAYS };
+
 struct fresh {
+    int way;
     void *block;
-    cudaStream_t stream; /* NULL: make a handle of the block */
+    cudaStream_t stream;
 };
 
 static int thread_runtime_fn(void *arg)
@@ -245,35 +272,36 @@ static int thread_runtime_fn(void *arg)
     cudaIpcMemHandle_t handle;
     CUcontext now;
 
-    if (fresh->stream)
-        OK(cudaFreeAsync(fresh->block, fresh->stream));
-    else
+    if (fresh->way == FRESH_HANDLE)
         OK(cudaIpcGetMemHandle(&handle, fresh->block));
+    else
+        OK(cudaFreeAsync(fresh->block, fresh->stream));
     OK(cuCtxGetCurrent(&now));
-    CHECK(now);
+    CHECK(!now == (fresh->way == FRESH_STREAM));
     return 0;
 }
 
-/* The runtime makes a context current for a thread that has none, also where a stream or a block names one. */
+/* The runtime makes a context current for a thread that has none, unless the call names a stream that has one. */
 BT_TEST(fresh_thread_runtime)
 {
-    struct fresh fresh = {0};
+    struct fresh fresh;
     struct bt_thread t;
+    cudaStream_t stream;
 
-    OK(cudaMalloc(&fresh.block, N));
-    TRY(bt_thread_start(&t, thread_runtime_fn, &fresh));
-    TRY(bt_thread_join(&t));
-    OK(cudaStreamCreate(&fresh.stream));
-    TRY(bt_thread_start(&t, thread_runtime_fn, &fresh));
-    TRY(bt_thread_join(&t));
-    OK(cudaStreamDestroy(fresh.stream));
+    OK(cudaStreamCreate(&stream));
+    for (int way = 0; way < FRESH_WAYS; way++) {
+        fresh = (struct fresh){.way = way, .stream = way == FRESH_STREAM ? stream : NULL};
+        OK(cudaMalloc(&fresh.block, N));
+        TRY(bt_thread_start(&t, thread_runtime_fn, &fresh));
+        TRY(bt_thread_join(&t));
+    }
+    OK(cudaDeviceSynchronize());
+    OK(cudaStreamDestroy(stream));
     return bt_usable(N);
 }
 
-/*
- * Memory of a green context comes from the driver, each time. A free on its stream, for which the frees of the memory's
- * context wait anyhow, is like one on any stream: the block serves again.
- */
+/* Memory of a green context comes from the driver, each time. A free on its stream, for which the frees of the memory's
+ * context wait anyhow, is like one on any stream: the block serves again. */
 #if CUDA_VERSION >= 12050
 static int green_memory(CUcontext context, CUgreenCtx green, unsigned long (*count)(const char *))
 {

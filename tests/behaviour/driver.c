@@ -316,10 +316,8 @@ BT_TEST(many)
     return 0;
 }
 
-/*
- * Memory goes without a wait, after a free that natively has waited for the work on it. The work is none of the host's,
- * which that free would wait for.
- */
+/* Memory goes without a wait, after a free that natively has waited for the work on it. The work is none of the host's,
+ * which that free would wait for. */
 static int goes_after(int (*take)(void **ret, cudaStream_t s), int (*give)(void *p), bool pinned)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *p, *victim;

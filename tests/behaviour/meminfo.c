@@ -148,10 +148,8 @@ BT_TEST(each_device)
     return 0;
 }
 
-/*
- * Memory freed in any context of the device is free, and memory freed by a stream is free when the stream has come
- * there.
- */
+/* Memory freed in any context of the device is free, and memory freed by a stream is free when the stream has come
+ * there. */
 BT_TEST(of_all_contexts)
 {
     size_t before, after, total;

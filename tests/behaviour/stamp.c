@@ -114,10 +114,8 @@ static int queue_drain(int keep)
     }
 }
 
-/*
- * The owner's cudaFree has just returned: all that this thread had launched on its device is over. It looks
- * at the copies that came to the host, and overwrites the words that were read there.
- */
+/* The owner's cudaFree has just returned: all that this thread had launched on its device is over. It looks at the
+ * copies that came to the host, and overwrites the words that were read there. */
 static void host_look(struct worker *w)
 {
     for (int i = 0; i < w->nslots; i++) {
@@ -196,10 +194,8 @@ static int far_stamp(struct worker *w, struct slot *s)
     return 0;
 }
 
-/*
- * The next device looks. Natively cudaFree does not wait for it, so a stream of the buffer's own device has to: then
- * the free waits for that.
- */
+/* The next device looks. Natively cudaFree does not wait for it, so a stream of the buffer's own device has to: then
+ * the free waits for that. */
 static int far_look(struct worker *w, struct slot *s, cudaStream_t own)
 {
     cudaStream_t stream = w->far_stream;

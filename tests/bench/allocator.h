@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * allocator.h - what a library has to offer that tests/bench/bench.c can measure in cudaMalloc's place. All return 0 or
- * an error. Every thread opens before it takes; what it took it gives back itself.
- */
+/* allocator.h - what a library has to offer that tests/bench/bench.c can measure in cudaMalloc's place. All return 0 or
+ * an error. Every thread opens before it takes; what it took it gives back itself. */
 #ifndef CUPOOL_TESTS_BENCH_ALLOCATOR_H
 #define CUPOOL_TESTS_BENCH_ALLOCATOR_H
 

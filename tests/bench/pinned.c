@@ -7,24 +7,14 @@
  * tests/bench/pinned.c -lcudart -lpthread, or tests/gpu/pinned; on the simulated GPU its times say nothing.
  */
 #include <cuda_runtime_api.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
+
+#include "../program.h"
 
 #define THREADS_MAX 64
 
 static size_t size;
 static long pairs;
 static pthread_barrier_t begin;
-
-static double now_us(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
-}
 
 static void pairs_make(long n)
 {

@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * api.h - one small interface over the ways in which programs reach CUDA's allocator. Which one is compiled in says a
+/* api.h - one small interface over the ways in which programs reach CUDA's allocator. Which one is compiled in says a
  * macro: API_RUNTIME, API_DRIVER, API_PROC (cuGetProcAddress found with dlsym) or API_DLSYM (cudaMalloc found with
- * dlsym, as Python's ctypes does). Every function returns CUDA's error code, whose numbers agree in both APIs.
- */
+ * dlsym, as Python's ctypes does). Every function returns CUDA's error code, whose numbers agree in both APIs. */
 #ifndef E2E_API_H
 #define E2E_API_H
 
-#include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "../program.h"
 
 #define API_NOT_FOUND 500
 
@@ -170,10 +164,8 @@ static int lookup(const char *name, int version, cuuint64_t flags, void **ret)
                         : (int)resolver.one(name, ret, version, flags);
 }
 
-/*
- * E2E_PROC: "1" or "2", the version of cuGetProcAddress; "1self", "2self": the one that it answers when asked for
- * itself, as cudart does. E2E_FLAGS=2: functions for per-thread default streams.
- */
+/* E2E_PROC: "1" or "2", the version of cuGetProcAddress; "1self", "2self": the one that it answers when asked for
+ * itself, as cudart does. E2E_FLAGS=2: functions for per-thread default streams. */
 static int resolver_find(void)
 {
     const char *how = getenv("E2E_PROC"), *flags = getenv("E2E_FLAGS");

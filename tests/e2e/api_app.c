@@ -31,19 +31,12 @@
  * Exit code 0; 5 for a word that is none, 6 where CUDA fails.
  */
 #include <cuda_runtime_api.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #ifdef API_NCCL
 #include <cuda.h>
 #include <nccl.h>
 #endif
 
+#include "../program.h"
 #include "cupool.h"
 
 #define KEPT_MAX 64

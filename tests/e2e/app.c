@@ -28,10 +28,7 @@
 #include "words.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <fenv.h>
-#include <pthread.h>
-#include <stdatomic.h>
 
 #define LIVE_MAX 4096
 #define WINDOW   6
@@ -53,10 +50,8 @@ static void cuda_failed(const char *what, int rc)
         exit(3);
 }
 
-/*
- * Fill and read back the ends of a block; not the pages between, which the kernel would have to provide.
- * False after an error that is tolerated.
- */
+/* Fill and read back the ends of a block; not the pages between, which the kernel would have to provide. False after an
+ * error that is tolerated. */
 static bool check(void *p, size_t n)
 {
     const int byte = 1 + atomic_fetch_add(&seed, 1) % 250;
@@ -266,10 +261,8 @@ static void on_xfsz(int sig)
     xfsz++;
 }
 
-/*
- * The program waits for the work of other threads by the lines that they write; the test's time limit ends a wait in
- * vain.
- */
+/* The program waits for the work of other threads by the lines that they write; the test's time limit ends a wait in
+ * vain. */
 static long written(const char *path, const char *word)
 {
     FILE *file = fopen(path, "re");

@@ -10,11 +10,8 @@
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <sys/wait.h>
-#include <unistd.h>
+
+#include "../program.h"
 
 __attribute__((visibility("default"))) int caller_run(CUdeviceptr program);
 

@@ -7,26 +7,12 @@
  *   cancelled CALL     alloc, free, exported (the free of a block that was exported), handle, host, populated, info,
  *                      reset; of cupool.h: trim, pause, resume
  *
- * Exit code: 0; 3 for an error of CUDA; 5 for anything else.
+ * Exit code: 0; 1 for an error of CUDA; 5 for anything else.
  */
 #include <cuda_runtime_api.h>
-#include <errno.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
+#include "../program.h"
 #include "cupool.h"
-
-#define OK(call)                                                                                                       \
-    do {                                                                                                               \
-        int rc_ = (int)(call);                                                                                         \
-        if (rc_) {                                                                                                     \
-            printf("error %d in %s\n", rc_, #call);                                                                    \
-            exit(3);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 static const char *what;
 static void *block;

@@ -4,9 +4,8 @@
 #define E2E_DESCRIPTORS_H
 
 #include <dirent.h>
-#include <fcntl.h>
-#include <string.h>
-#include <unistd.h>
+
+#include "../program.h"
 
 /* Files of /proc are left out: the library's background thread opens one for a moment, to look at a peer, whenever it
  * likes. */

@@ -4,7 +4,6 @@ GPU's own count of calls.
 
 Paths come from the environment that tests/e2e/meson.build sets.
 """
-from __future__ import annotations
 
 import json
 import os

@@ -11,34 +11,17 @@
  *   streams N     N streams that capture are destroyed beside threads whose captures begin and end
  *   capture LIB   a capture is ended by a library (ends_deep.c) past the hooks of a preload
  *
- * Natively too the calls beside an end may fail. Afterwards all has to be well. Exit code: 0; 3 for an error of CUDA.
+ * Natively too the calls beside an end may fail. Afterwards all has to be well. Exit code: 0; 1 for an error of CUDA.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
+#include "../program.h"
 #include "simgpu.h"
 
 #define THREADS 4
 #define BLOCKS  16
 #define DEVICE  ((size_t)1 << 30) /* bytes of one, as the test has it */
-
-#define OK(call)                                                                                                       \
-    do {                                                                                                               \
-        int rc_ = (int)(call);                                                                                         \
-        if (rc_) {                                                                                                     \
-            printf("line %d: error %d in %s\n", __LINE__, rc_, #call);                                                 \
-            exit(3);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 static atomic_bool stop;
 static _Atomic(CUcontext) shared;
@@ -119,8 +102,7 @@ static void reset(long times)
         OK(cudaDeviceReset());
     }
     atomic_store(&stop, true);
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, THREADS);
     OK(cudaDeviceReset()); /* and with it what a thread has freed that was another's by then */
     usable();
 }
@@ -156,8 +138,7 @@ static void release(long times)
     OK(cuInit(0));
     for (int i = 0; i < THREADS; i++)
         threads[i] = started(retains, &times);
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, THREADS);
     usable();
 }
 
@@ -195,8 +176,7 @@ static void destroy(long times)
         ctx = next;
     }
     atomic_store(&stop, true);
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, THREADS);
     OK(cuCtxDestroy(ctx));
     OK(cudaSetDevice(0));
     usable();
@@ -310,8 +290,7 @@ static void streams(long times)
         OK(cudaStreamDestroy(s));
     }
     atomic_store(&stop, true);
-    for (int i = 0; i < 2; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, 2);
     usable();
 }
 

@@ -18,14 +18,8 @@
 #ifdef FAULTS_RUNTIME
 #include <cuda_runtime_api.h>
 #endif
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+
+#include "../program.h"
 
 #define MIB        ((size_t)1 << 20)
 #define ROUNDS     22                            /* some more than the 20 calls that are made to fail */
@@ -190,8 +184,7 @@ static void in_threads(struct helper *helpers, int count)
     for (int i = 0; i < count; i++)
         if (pthread_create(&id[i], NULL, helper_main, &helpers[i]))
             abort();
-    for (int i = 0; i < count; i++)
-        pthread_join(id[i], NULL);
+    join_all(id, count);
 }
 
 /* Small and large blocks of one context, freed in another order; threads that come and go. */

@@ -18,26 +18,12 @@
  *                       whose calls for that need much more
  *   threads N           allocate and free in so many threads that are there at the same time, and in as many one by one
  *
- * Exit code: 0; 3 for an error of CUDA; 5 for anything else.
+ * Exit code: 0; 1 for an error of CUDA; 5 for anything else.
  */
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/time.h>
-#include <unistd.h>
 
-#define OK(call)                                                                                                       \
-    do {                                                                                                               \
-        int rc_ = (int)(call);                                                                                         \
-        if (rc_) {                                                                                                     \
-            printf("error %d in %s\n", rc_, #call);                                                                    \
-            exit(3);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
+#include "../program.h"
 
 static void on_alarm(int sig)
 {
@@ -181,8 +167,7 @@ static void in_threads(long n)
     for (long i = 0; i < n; i++)
         if (pthread_create(&thread[i], NULL, alloc_and_free, &all_there))
             exit(5);
-    for (long i = 0; i < n; i++)
-        pthread_join(thread[i], NULL);
+    join_all(thread, n);
     for (long i = 0; i < n; i++)
         if (pthread_create(thread, NULL, alloc_and_free, NULL) || pthread_join(thread[0], NULL))
             exit(5);

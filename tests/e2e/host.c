@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * host.c - a program that has nothing to do with CUDA until it loads a plugin: host FLAGS PLUGIN COMMAND...
- * FLAGS are letters: l RTLD_LOCAL, g RTLD_GLOBAL, d RTLD_DEEPBIND, z RTLD_LAZY (else RTLD_NOW). Commands: see app.c.
- */
+/* host.c - a program that has nothing to do with CUDA until it loads a plugin: host FLAGS PLUGIN COMMAND... FLAGS are
+ * letters: l RTLD_LOCAL, g RTLD_GLOBAL, d RTLD_DEEPBIND, z RTLD_LAZY (else RTLD_NOW). Commands: see app.c. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

@@ -51,18 +51,7 @@
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "cupool.h"
 #include "descriptors.h"

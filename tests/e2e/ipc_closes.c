@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ipc_closes.c - see ipc_closes.h. No locks. */
 #include "ipc_closes.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <time.h>
+#include "../program.h"
 
 #define LIMIT 3000 /* hundredths of a second: then the work ends, and the test fails */
 
@@ -17,18 +13,10 @@ static struct {
     atomic_long errors;
 } closes;
 
-static void nap(void)
-{
-    const struct timespec time = {.tv_nsec = 10000000};
-
-    nanosleep(&time, NULL);
-}
-
 static void work(void *unused)
 {
-    (void)unused;
     for (int i = 0; i < LIMIT && !atomic_load(&closes.ends); i++)
-        nap();
+        nap_ms(10);
 }
 
 static void *open_run(void *unused)
@@ -54,7 +42,7 @@ long closes_begin(void *p, const cudaIpcMemHandle_t *handle)
     for (int i = 0; i < 3; i++) {
         error += pthread_create(&closes.threads[i], NULL, i ? close_run : open_run, NULL);
         for (int k = 0; k < 10 && i != 1; k++)
-            nap();
+            nap_ms(10);
     }
     return error;
 }

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that shares memory by CUDA IPC as it is told, for test_ipc.py and test_switch.py: ipc_app.c and its commands."""
-from __future__ import annotations
 
 import os
 import signal

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job of four ranks on simulated GPUs, natively and under cupool-run, for the tests of the example programs."""
-from __future__ import annotations
 
 import json
 import os

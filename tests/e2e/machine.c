@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * machine.c - a preload that makes another machine: what the system says of NUMA nodes, memory and cgroups comes from
+/* machine.c - a preload that makes another machine: what the system says of NUMA nodes, memory and cgroups comes from
  * the folder MACHINE_ROOT, and the thread runs on the node MACHINE_NODE. The kernel's memory policies are the real
- * ones.
- */
-#include <fcntl.h>
-#include <sched.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+ * ones. */
+#include "../program.h"
 
 #define VISIBLE __attribute__((visibility("default")))
 

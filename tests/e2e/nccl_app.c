@@ -7,12 +7,6 @@
  */
 #include "nccl_app.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
 int ranks;
 ncclUniqueId ids[4];
 
@@ -195,7 +189,6 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < ranks; i++)
         pthread_create(&threads[i], NULL, run, (void *)(size_t)i);
-    for (int i = 0; i < ranks; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, ranks);
     return 0;
 }

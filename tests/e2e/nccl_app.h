@@ -12,9 +12,8 @@
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <unistd.h>
+
+#include "../program.h"
 
 #define MIB ((size_t)1 << 20)
 #ifndef COUNT
@@ -22,19 +21,8 @@
 #endif
 #define BYTES     (COUNT * sizeof(float))
 #define RANKS_MAX 8
-#define FAIL(...) (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), _exit(1))
-#define CU(call)                                                                                                       \
-    do {                                                                                                               \
-        cudaError_t error_ = (call);                                                                                   \
-        if (error_)                                                                                                    \
-            FAIL("%s, line %d: %s: %d", __FILE__, __LINE__, #call, (int)error_);                                       \
-    } while (0)
-#define NC(call)                                                                                                       \
-    do {                                                                                                               \
-        ncclResult_t error_ = (call);                                                                                  \
-        if (error_)                                                                                                    \
-            FAIL("%s, line %d: %s: %d", __FILE__, __LINE__, #call, (int)error_);                                       \
-    } while (0)
+#define CU(call)  OK(call)
+#define NC(call)  OK(call)
 
 extern int ranks;
 extern ncclUniqueId ids[4];

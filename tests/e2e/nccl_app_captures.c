@@ -7,9 +7,6 @@
  */
 #include "nccl_app.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
 /* A graph that is launched again and again, and memory that has to stay for it although the program has freed it. */
 SCENARIO(graph)
 {

@@ -7,8 +7,6 @@
 #include "nccl_app.h"
 
 #include <cuda.h>
-#include <pthread.h>
-#include <stdatomic.h>
 
 #include "simgpu.h"
 

@@ -6,8 +6,6 @@
  */
 #include "nccl_app.h"
 
-#include <stdatomic.h>
-
 /* Memory before the communicator, and after it; every operation. */
 SCENARIO(all)
 {

@@ -7,9 +7,6 @@
 #include "nccl_app.h"
 
 #include <cuda.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdatomic.h>
 
 /* Physical memory that is mapped, as expandable segments are: the addresses stay, the memory there comes and goes. */
 struct mapped {
@@ -17,18 +14,11 @@ struct mapped {
     size_t size;
 };
 
-#define DR(call)                                                                                                       \
-    do {                                                                                                               \
-        CUresult error_ = (call);                                                                                      \
-        if (error_)                                                                                                    \
-            FAIL("line %d: %s: %d", __LINE__, #call, (int)error_);                                                     \
-    } while (0)
-
 static struct mapped reserve(size_t size)
 {
     struct mapped m = {.size = size};
 
-    DR(cuMemAddressReserve(&m.at, size, 0, 0, 0));
+    OK(cuMemAddressReserve(&m.at, size, 0, 0, 0));
     return m;
 }
 
@@ -39,7 +29,7 @@ static CUmemGenericAllocationHandle create(const struct rank *r, size_t size, CU
                                             .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = r->rank}};
     CUmemGenericAllocationHandle handle;
 
-    DR(cuMemCreate(&handle, size, &properties, 0));
+    OK(cuMemCreate(&handle, size, &properties, 0));
     return handle;
 }
 
@@ -49,9 +39,9 @@ static char *map_at(const struct rank *r, const struct mapped *m, CUmemGenericAl
     const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = r->rank},
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 
-    DR(cuMemMap(m->at, m->size, offset, handle, 0));
-    DR(cuMemSetAccess(m->at, m->size, &access, 1));
-    DR(cuMemRelease(handle));
+    OK(cuMemMap(m->at, m->size, offset, handle, 0));
+    OK(cuMemSetAccess(m->at, m->size, &access, 1));
+    OK(cuMemRelease(handle));
     return (char *)(uintptr_t)m->at; /* NOLINT(performance-no-int-to-ptr) */
 }
 
@@ -67,13 +57,13 @@ static char *map_new(const struct rank *r, const struct mapped *m)
 
 static void unmap(const struct mapped *m)
 {
-    DR(cuMemUnmap(m->at, m->size));
+    OK(cuMemUnmap(m->at, m->size));
 }
 
 static void give_up(const struct mapped *m)
 {
     unmap(m);
-    DR(cuMemAddressFree(m->at, m->size));
+    OK(cuMemAddressFree(m->at, m->size));
 }
 
 /* Other memory at the same addresses, with two communicators; one has gone when the last of it does. */
@@ -257,7 +247,7 @@ SCENARIO(beside)
     }
     pthread_join(other, NULL);
     comm_end(r);
-    DR(cuMemAddressFree(m.at, m.size));
+    OK(cuMemAddressFree(m.at, m.size));
     CU(cudaFree(at));
 }
 
@@ -280,7 +270,7 @@ SCENARIO(unseen)
 
     comm_make(r, 0);
     all_gather(r, from, at);
-    DR(free_past((uintptr_t)from));
+    OK(free_past((uintptr_t)from));
     from = get(4 * MIB);
     if (from != was)
         FAIL("another address");
@@ -361,11 +351,11 @@ SCENARIO(never)
     CU(cudaFree(other));
     all_gather(r, at, map(r, &m[0], create(r, m[0].size, CU_MEM_HANDLE_TYPE_NONE)));
     handle = create(r, m[1].size, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    DR(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
-    DR(cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    OK(cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     close(fd);
-    DR(cuMemRelease(handle));
+    OK(cuMemRelease(handle));
     all_gather(r, at, map(r, &m[1], imported));
     comm_end(r);
     for (int i = 0; i < 2; i++)
@@ -404,7 +394,7 @@ SCENARIO(unseen_smaller)
 
     comm_make(r, 0);
     was = get(8 * MIB);
-    DR(free_past((uintptr_t)was));
+    OK(free_past((uintptr_t)was));
     for (int i = 0; !i || (now != was && i < 16); i++) /* others lie where there was room before */
         CU(cudaMallocPitch((void **)&now, &pitch, 4096, 1024));
     if (now != was)
@@ -428,8 +418,8 @@ SCENARIO(unseen_larger)
         FAIL("nothing to see");
     all_gather(r, first, at);
     all_gather(r, second, at);
-    DR(free_past((uintptr_t)first));
-    DR(free_past((uintptr_t)second));
+    OK(free_past((uintptr_t)first));
+    OK(free_past((uintptr_t)second));
     both = get(128 * MIB);
     if (both != first)
         FAIL("another address");

@@ -4,7 +4,6 @@
 The stand-in holds NCCL's rules against every call and reports: how many operations had all, some or none of their buffers
 registered, and breaches, which end the program with 86.
 """
-from __future__ import annotations
 
 import json
 import os

@@ -449,10 +449,8 @@ void lives_rest(void)
     memory_of_nccl();
 }
 
-/*
- * Calls that NCCL makes through its own symbols count as NCCL's: they are no operation, no group and no memory of the
- * program.
- */
+/* Calls that NCCL makes through its own symbols count as NCCL's: they are no operation, no group and no memory of the
+ * program. */
 void lives_nested(void)
 {
     const struct double_nested *nested = double_nested_get();

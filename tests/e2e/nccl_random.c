@@ -8,32 +8,21 @@
  */
 #include <cuda_runtime_api.h>
 #include <nccl.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+
+#include "../program.h"
 
 #define RANKS     3
 #define COMMS     4
 #define BUFFERS   6
 #define IDS       4096
 #define BYTES_MAX ((size_t)6 << 20)
-#define FAIL(...) (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), _exit(1))
-#define CU(call)                                                                                                       \
-    do {                                                                                                               \
-        cudaError_t error_ = (call);                                                                                   \
-        if (error_)                                                                                                    \
-            FAIL("line %d: %s: %d (step %u)", __LINE__, #call, (int)error_, now);                                      \
-    } while (0)
 #define NC(call)                                                                                                       \
     do {                                                                                                               \
-        ncclResult_t error_ = (call);                                                                                  \
+        const int error_ = (int)(call);                                                                                \
         if (error_)                                                                                                    \
-            FAIL("line %d: %s: %d (step %u)", __LINE__, #call, (int)error_, now);                                      \
+            FAIL("line %d: %s: %d (step %u)", __LINE__, #call, error_, now);                                           \
     } while (0)
+#define CU(call) NC(call)
 
 static __thread unsigned int now;
 static ncclUniqueId ids[IDS];
@@ -334,10 +323,8 @@ int main(int argc, char **argv)
         pthread_create(&threads[i], NULL, run, (void *)i);
         pthread_create(&others[i], NULL, beside, (void *)i);
     }
-    for (int i = 0; i < RANKS; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, RANKS);
     atomic_store(&over, true);
-    for (int i = 0; i < RANKS; i++)
-        pthread_join(others[i], NULL);
+    join_all(others, RANKS);
     return 0;
 }

@@ -358,10 +358,8 @@ static void kinds_of(const struct row *row, struct call c)
     }
 }
 
-/*
- * Which NCCL needs that care: from 2.23 to before 2.29.2; and of cudaMalloc's memory only what its peers map,
- * before 2.24 or where the user asks for it.
- */
+/* Which NCCL needs that care: from 2.23 to before 2.29.2; and of cudaMalloc's memory only what its peers map, before
+ * 2.24 or where the user asks for it. */
 static void versions(void)
 {
     static const struct {

@@ -18,16 +18,7 @@
  * It ends with stdin.
  */
 #include <cuda_runtime_api.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "descriptors.h"
 

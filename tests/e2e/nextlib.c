@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * nextlib.c - a plain library between a program and libcudart. It looks things up in every way that dlsym knows, so
+/* nextlib.c - a plain library between a program and libcudart. It looks things up in every way that dlsym knows, so
  * that the answers with and without a preload can be compared. RTLD_NEXT is the delicate one: libc tells by the return
- * address for which object it is meant.
- */
+ * address for which object it is meant. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * nvtx.c - a program with ranges and marks of NVTX of each kind, for test_nvtx.py. It prints what NVTX's functions
+/* nvtx.c - a program with ranges and marks of NVTX of each kind, for test_nvtx.py. It prints what NVTX's functions
  * return. Built with NVTX's own header where that is there; with -DTOOL=PATH instead the library is a profiler's, which
- * says on stdout that a range was pushed.
- */
+ * says on stdout that a range was pushed. */
 #ifdef TOOL
-#include <stdio.h>
 
+#include "../program.h"
 #include "exports/nvtx_abi.h"
 
 int InitializeInjectionNvtx2(nvtx_export_table *get_export_table);
@@ -30,15 +28,11 @@ int InitializeInjectionNvtx2(nvtx_export_table *get_export_table)
 #else
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 
 static nvtxRangeId_t crossing;
 
 static void *other_thread(void *arg)
 {
-    (void)arg;
     printf("push %d\n", nvtxRangePushA("thread"));
     nvtxRangeEnd(crossing);
     printf("pop %d\n", nvtxRangePop());

@@ -28,16 +28,8 @@
  * Exit code 0; 5 for a word that is none, 6 where CUDA fails.
  */
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
+#include "../program.h"
 #include "cupool.h"
 
 #define BLOCKS_MAX 256
@@ -216,7 +208,6 @@ static void *work(void *arg)
 
 static void *pauses(void *arg)
 {
-    (void)arg;
     while (!over) {
         if (cupool_pause(device, CUPOOL_KEEP) || cupool_resume(device))
             failures++;
@@ -250,7 +241,6 @@ static void *export_all(void *arg)
     cudaIpcMemHandle_t handle;
     void *p;
 
-    (void)arg;
     while (!over) {
         CU(cudaMalloc(&p, 600));
         if (!cudaIpcGetMemHandle(&handle, p)) {
@@ -291,7 +281,6 @@ static void *retain_and_release(void *arg)
     int (*release)(int) = __extension__(int (*)(int)) dlsym(RTLD_DEFAULT, "cuDevicePrimaryCtxRelease_v2");
     void *context;
 
-    (void)arg;
     if (!retain || !release)
         _exit(6);
     while (!retain(&context, 0) && !release(0)) /* until the process ends */

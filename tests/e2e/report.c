@@ -40,9 +40,6 @@
 #include "words.h"
 
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <pthread.h>
 
 #define BLOCKS_MAX 4096
 
@@ -96,8 +93,7 @@ static void pin_forks(long n, void *p)
         ended += waitpid(child, &status, 0) == child && status == 0;
     }
     busy = false;
-    for (int i = 0; i < 3; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, 3);
     printf("children ended: %d\n", ended);
 }
 

@@ -5,10 +5,7 @@
  *
  * Its malloc uses a static buffer while it looks for the real one, because dlsym may need memory.
  */
-#include <dlfcn.h>
-#include <stdatomic.h>
-#include <stddef.h>
-#include <stdio.h>
+#include "../program.h"
 
 #define EXPORT __attribute__((visibility("default")))
 

@@ -2,7 +2,6 @@
 """include/cupool.h: what a program that knows of the library can ask it, with the library, without it, and where there is
 nothing to be said: before the first request, in captures and groups, in children, when the process ends.
 """
-from __future__ import annotations
 
 import json
 import os

@@ -4,7 +4,6 @@ exported, who is caught. scripts/coverage runs all tests on a third one.
 
 Only the library is built again, in a temporary folder.
 """
-from __future__ import annotations
 
 import os
 import subprocess

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file name of the library that makes a call decides its treatment: every name of shim/real/caller.c, with libraries of
 that name, and names that only resemble it."""
-from __future__ import annotations
 
 import re
 import shutil

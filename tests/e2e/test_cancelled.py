@@ -2,7 +2,6 @@
 """Threads with a pending cancellation, which POSIX delivers in certain calls of the C library only. A call of CUDA makes none of
 them, so it returns; with cupool it must, too, although the library opens and closes files meanwhile, and takes no lock with it.
 """
-from __future__ import annotations
 
 import errno
 import unittest

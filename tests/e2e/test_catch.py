@@ -5,7 +5,6 @@ alone on purpose is in test_callers.py.
 Two witnesses: the statistics in the trace (what the pool thinks it served) and the simulated GPU's own count of calls (what
 really arrived at the driver).
 """
-from __future__ import annotations
 
 import unittest
 
@@ -63,7 +62,6 @@ class Base(Case):
         for trace in done.traces():
             self.assertEqual(trace.total("allocs"), 0)
         self.assertEqual(done.err, "")
-
 
 
 class Catch(Base):

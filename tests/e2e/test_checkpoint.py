@@ -4,7 +4,6 @@ complete or none, whatever fails and whenever the job is killed.
 
 It measures nothing; tests/gpu/checkpoint prints tables.
 """
-from __future__ import annotations
 
 import random
 import re

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contents of memory (CUPOOL_FILL), writes found in and behind it (CUPOOL_DEBUG), its return when idle (CUPOOL_DECAY)."""
-from __future__ import annotations
 
 import re
 import shutil

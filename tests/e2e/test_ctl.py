@@ -2,7 +2,6 @@
 """cupool-ctl and CUPOOL_CTL: what it says of running processes, what it has them do, and those that refuse, are stopped, dead, lie,
 or talk nonsense to the library.
 """
-from __future__ import annotations
 
 import ast
 import json
@@ -56,9 +55,9 @@ class Base(Case):
         self.assertEqual(done.returncode, rc, done.stdout + done.stderr)
         return done
 
-    def devices(self) -> "dict[int, Any]":
+    def devices(self, *words: str) -> "dict[int, Any]":
         """By process, its first device."""
-        return {p["pid"]: p["devices"][0] for p in json.loads(self.ctl("list", "--json").stdout)}
+        return {p["pid"]: p["devices"][0] for p in json.loads(self.ctl("list", "--json", *words).stdout)}
 
 
 class Commands(Base):
@@ -89,6 +88,7 @@ class Commands(Base):
         self.assertIn("gave back 4.0 MiB", self.ctl("trim", f"--pid={a.pid}").stdout)
         self.assertEqual(self.devices()[a.pid]["held"], 2 * MIB)
         b = self.start("alloc:600", "mark:waits", "wait", "alloc:30000000", "stats")
+        self.ctl("limit", "18446744073709551615", "--all")
         self.ctl("limit", "10M", "--all")
         out, _ = b.communicate("\n\n", timeout=TIMEOUT)
         self.assertIn("stats 2097152 1024 0", out)
@@ -105,6 +105,25 @@ class Commands(Base):
         self.assertEqual({d["is_paused"] for d in self.devices().values()}, {False})
         self.assertEqual((self.end(a), self.end(b)), (["on", "check 0 2"], ["on", "check 0 1"]))
 
+    def test_one_device_is_paused_already(self) -> None:
+        """The other one is paused, and is resumed if nobody hears of it; the first one stays as it was."""
+        a = self.start("alloc:600", "device:1", "alloc:3000000")
+        self.assertEqual(self.ctl("pause", "--all", "--device=0").stdout, f"process {a.pid}: paused 2.0 MiB\n")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as deaf:
+            deaf.connect(str(self.dir / f"cupool-{a.pid}.sock"))
+            deaf.shutdown(socket.SHUT_RD)
+            deaf.send(REQUEST.pack(MAGIC, 1, 6, -1, 1, 0, TIMEOUT * 1000, 0))
+            self.assertEqual(self.paused(), [True, False])
+        done = self.ctl("pause", "--all")
+        self.assertEqual((done.stdout, done.stderr, self.paused()), (f"process {a.pid}: paused 4.0 MiB\n", "", [True, True]))
+        self.assertIn("it is paused", self.ctl("pause", "--all").stderr)
+        self.assertEqual(self.ctl("resume", "--all").stdout, f"process {a.pid}: resumed 6.0 MiB\n")
+        self.assertEqual(self.end(a), ["on", "check 0 2"])
+
+    def paused(self) -> "list[bool]":
+        """Of the only process, each device."""
+        return [d["is_paused"] for d in json.loads(self.ctl("list", "--json").stdout)[0]["devices"]]
+
     def test_pause_without_contents(self) -> None:
         a = self.start("alloc:600")
         self.ctl("pause", "--discard", "--all")
@@ -112,8 +131,11 @@ class Commands(Base):
         self.assertEqual(self.end(a), ["on", "check 1 1"])
 
     def test_usage(self) -> None:
-        for words in ((), ("pause",), ("limit", "--all"), ("trim", "5", "--all"), ("list", "--pid=1", "--all"), ("sing",), ("limit", "x", "--all")):
-            self.ctl(*words, rc=2)
+        for words in ((), ("pause",), ("limit", "--all"), ("trim", "5", "--all"), ("list", "--pid=1", "--all"), ("sing",), ("limit", "x", "--all"),
+                      ("limit", "16777216T", "--all"), ("limit", "18446744073709551616", "--all"), ("limit", "0.5", "--all"),
+                      ("list", "--device=-2"), ("list", "--device=9999999999")):
+            done = self.ctl(*words, rc=2)
+            self.assertNotIn("Traceback", done.stderr)
         self.assertIn("Exit status: 0 done", self.ctl("--help").stdout)
         old = ast.parse(CTL.read_text(), feature_version=(3, 6))
         self.assertNotIn("__future__", [n.module for n in old.body if isinstance(n, ast.ImportFrom)])
@@ -164,6 +186,36 @@ class Others(Base):
         other.send_signal(signal.SIGCONT)
         self.nobody_is_paused()
         self.assertEqual((self.end(willing), self.end(other)), (["on", "check 0 1"], ["on", "check 0 1"]))
+
+    def test_nobody_waits_for_it(self) -> None:
+        """Where cupool-ctl has gone before a process came to its request, or before it had paused, it is not paused: nobody would resume it."""
+        stopped, deaf = self.start("alloc:600"), self.start("alloc:600")
+        stopped.send_signal(signal.SIGSTOP)
+        for pid, flags in ((stopped.pid, 2), (deaf.pid, 1)):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+                peer.connect(str(self.dir / f"cupool-{pid}.sock"))
+                if pid == deaf.pid:
+                    peer.shutdown(socket.SHUT_RD)  # it has not gone, and its answer cannot be delivered
+                peer.send(REQUEST.pack(MAGIC, 1, 6, -1, flags, 0, TIMEOUT * 1000, 0))
+                if pid == deaf.pid:
+                    self.devices(f"--pid={pid}")  # comes behind it
+        stopped.send_signal(signal.SIGCONT)
+        self.nobody_is_paused()
+        self.assertEqual((self.end(stopped), self.end(deaf)), (["on", "check 0 1"], ["on", "check 0 1"]))
+
+    def test_it_is_interrupted(self) -> None:
+        """In the second phase, by Ctrl-C: nobody stays paused."""
+        idle, busy = self.start("alloc:600"), self.start("alloc:3000000", "busy:60000")
+        tool = subprocess.Popen([sys.executable, str(CTL), "pause", "--all", "--wait=60", f"--dir={self.dir}"], env=self.env(None),
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.wait_for(lambda: self.devices(f"--pid={idle.pid}")[idle.pid]["is_paused"], "pause")
+        tool.send_signal(signal.SIGINT)
+        self.wait_for(lambda: not self.devices(f"--pid={idle.pid}")[idle.pid]["is_paused"], "resume")
+        busy.kill()
+        out, err = tool.communicate(timeout=TIMEOUT)
+        self.assertEqual((tool.returncode, out), (130, f"process {idle.pid}: resumed 2.0 MiB\n"), err)
+        self.assertIn("interrupted", err)
+        self.assertEqual(self.end(idle), ["on", "check 0 1"])
 
     def test_one_is_dead(self) -> None:
         """Its socket is still there, and cupool-ctl removes it."""

@@ -4,7 +4,6 @@ the last bit. Ranks without MPI and without a file meet over TCP (examples/meet.
 
 tests/gpu/decoder compares its kernels on a GPU.
 """
-from __future__ import annotations
 
 import os
 import random

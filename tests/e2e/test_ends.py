@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contexts that end while other threads are in calls on them: nobody crashes or hangs, and the next context is a good one."""
-from __future__ import annotations
 
 import unittest
 

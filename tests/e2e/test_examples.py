@@ -4,7 +4,6 @@ and from the traces one sees what was registered, and whose trace is missing.
 
 ddp.py and fsdp.py, which need PyTorch, are not tested here.
 """
-from __future__ import annotations
 
 import re
 import unittest

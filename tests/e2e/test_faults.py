@@ -5,7 +5,6 @@ when the program did not ask for anything like that.
 docs/faults.md says what may then happen, a row for each function; the tests read it and hold it against the events in
 faults.c. In no case does the program crash, hang, or find other bytes than it wrote.
 """
-from __future__ import annotations
 
 import os
 import re

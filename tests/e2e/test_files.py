@@ -2,7 +2,6 @@
 """The names of the files that the library writes: the newest run's has the name that was asked for, none is overwritten, and
 whatever else is there is left alone and named in one line on stderr.
 """
-from __future__ import annotations
 
 import json
 import os

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUPOOL_TRACE_STACKS: allocation events say who asked."""
-from __future__ import annotations
 
 import re
 import unittest

@@ -2,7 +2,6 @@
 """A trace that does not grow without end (CUPOOL_TRACE_LIMIT), does not take the speed of a program that allocates all the time, and
 says what it leaves out.
 """
-from __future__ import annotations
 
 import signal
 import subprocess

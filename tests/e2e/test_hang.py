@@ -2,7 +2,6 @@
 """Programs that do what makes locks hang: exit() in a signal handler, a constructor that waits for a thread, thousands of frees
 that have to wait. Each has to end, and as natively.
 """
-from __future__ import annotations
 
 import os
 import shutil

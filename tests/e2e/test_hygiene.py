@@ -5,7 +5,6 @@ and promises the loader.
 It is preloaded into every shell, compiler and launcher of a job, so here "nothing" means nothing: no output, no file, no
 descriptor, no thread, no library, no other exit code.
 """
-from __future__ import annotations
 
 import re
 import subprocess
@@ -17,6 +16,9 @@ from e2e import BIN, LIB, SIM, SOURCE, Case, app, need
 
 # The libraries of libc (since 2.34 the first alone has everything).
 LIBC_PARTS = {"libc.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+
+# Exported beside the hooks and the interface; by the last one copies of the library find each other.
+OTHERS = ["dlsym", "dlclose", "InitializeInjectionNvtx2", "cupool_copy"]
 
 # Run in a Python of its own: everything that a library could leave behind in a process.
 INSIDE = """
@@ -140,11 +142,11 @@ class File(unittest.TestCase):
         api = re.findall(r"^extern .*\b(cupool_lib_\w+)\(", (SOURCE / "include" / "cupool.h").read_text(), re.MULTILINE)
         self.assertGreater(len(api), 3)
         exported = [r[7] for r in self.symbols() if r[6] not in ("UND", "ABS") and r[4] in ("GLOBAL", "WEAK")]
-        self.assertEqual(sorted(exported), sorted([*hooks, *api, "dlsym", "dlclose", "InitializeInjectionNvtx2"]))
+        self.assertEqual(sorted(exported), sorted([*hooks, *api, *OTHERS]))
         # The other library has NCCL's as well: who looks for those names in a process without NCCL finds none of ours.
         self.assertGreater(len(nccl), 10)
         names = subprocess.run([need("nm"), "-D", "--defined-only", LIB.with_name("libcupool-nccl.so")], capture_output=True, text=True, check=True)
-        self.assertEqual(sorted(line.split()[-1] for line in names.stdout.splitlines()), sorted([*hooks, *nccl, *api, "dlsym", "dlclose", "InitializeInjectionNvtx2"]))
+        self.assertEqual(sorted(line.split()[-1] for line in names.stdout.splitlines()), sorted([*hooks, *nccl, *api, *OTHERS]))
 
     def test_exports_have_no_version(self) -> None:
         """A named version would not match the references of programs: nothing would be caught, and nobody would notice."""

@@ -5,7 +5,6 @@ overrides dlsym, and libraries that ask dlsym with RTLD_NEXT. Everybody must get
 test_builds runs this again on the library compiled without optimisation, as scripts/coverage does: there a tail call in C would be a
 call, and RTLD_NEXT would be answered for the wrong object.
 """
-from __future__ import annotations
 
 import re
 import sys

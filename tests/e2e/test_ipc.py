@@ -2,7 +2,6 @@
 """CUDA IPC handles of pooled blocks, between processes under cupool: each reads what the other wrote, a block that another process
 holds is used for nothing else, and whoever dies, is stopped, or talks nonsense harms nobody.
 """
-from __future__ import annotations
 
 import fcntl
 import os

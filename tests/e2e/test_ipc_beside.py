@@ -2,7 +2,6 @@
 """CUDA IPC of pooled blocks beside what else a program does: resets of its device, handles of the driver's own, pauses, errors.
 The plain cases are in test_ipc.py.
 """
-from __future__ import annotations
 
 import errno
 import os

@@ -3,7 +3,6 @@
 
 The launcher is a script of this test by the name of mpirun, and the real one where there is one.
 """
-from __future__ import annotations
 
 import os
 import re

@@ -2,7 +2,6 @@
 """The statistics page of real processes (CUPOOL_STATS_FILE): its contents, while they run and after any end, and what it must
 never do to the program; and cupool-trace export, which reads it.
 """
-from __future__ import annotations
 
 import json
 import os

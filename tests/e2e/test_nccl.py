@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """NCCL: memory from it, and registration of the pool with communicators of programs that know nothing of it."""
-from __future__ import annotations
 
 import subprocess
 import unittest

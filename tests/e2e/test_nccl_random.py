@@ -2,7 +2,6 @@
 """NCCL: communicators that come and go in a random order, blocking or not, in groups or not, beside allocations and frees of
 other threads; every operation's data is right and registered, and the stand-in finds no breach.
 """
-from __future__ import annotations
 
 import json
 import unittest

@@ -2,7 +2,6 @@
 """Every row of hooks/nccl.def: what it does to buffers, communicators, memory and registrations, with a NCCL that is made from the
 same list and writes every call down (nccl_double.c). Jobs of several ranks and their data are in test_nccl.py.
 """
-from __future__ import annotations
 
 import os
 import re

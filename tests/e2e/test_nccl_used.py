@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """NCCL: registration of memory that the pool does not serve, with CUPOOL_REGISTER=use."""
-from __future__ import annotations
 
 import unittest
 from typing import Any

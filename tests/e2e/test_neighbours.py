@@ -3,7 +3,6 @@
 
 The simulated GPU's memory is shared by the processes of a test (SIMGPU_SHARED). Python plays a neighbour where one is to be wrong.
 """
-from __future__ import annotations
 
 import array
 import os
@@ -29,8 +28,6 @@ MAGIC, VERSION, QUESTION, ANSWER = 0x6c6f7063, 1, 1, 2
 MESSAGE = struct.Struct("=IHHQ")
 NEIGHBOURS_MAX = 64
 WAIT_S = 0.1
-
-
 
 
 class Process:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranges and marks of NVTX: in the trace with cupool-run --nvtx, in a profiler's hands if one is there, and gone otherwise."""
-from __future__ import annotations
 
 import json
 import re

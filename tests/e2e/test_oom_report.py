@@ -2,7 +2,6 @@
 """The report when there is no memory: in the trace each time, on stderr now and then. The program's error and last error are the
 native ones.
 """
-from __future__ import annotations
 
 import re
 import shutil

@@ -2,7 +2,6 @@
 """cupool_pause and cupool_resume: memory goes to the driver and comes back at the same addresses, with its contents; what the
 program does meanwhile; every reason to refuse; each call of the driver failing.
 """
-from __future__ import annotations
 
 import os
 import subprocess

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reports on pinned memory that is pooled (CUPOOL_HOST_POOL=1): counters, and their readers."""
-from __future__ import annotations
 
 import json
 import re

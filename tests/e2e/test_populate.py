@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Large pinned memory that the library maps and registers itself (CUPOOL_HOST_POPULATE=1)."""
-from __future__ import annotations
 
 import unittest
 from typing import Any

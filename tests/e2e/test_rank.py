@@ -2,7 +2,6 @@
 """Which rank of which job a process takes itself for, seen from outside, through cupool-info and the header of a trace; and a
 real mpirun. Every launcher's variables, and one launcher inside another, are in tests/unit/shim/base/test_launch.c.
 """
-from __future__ import annotations
 
 import os
 import re

@@ -3,7 +3,6 @@
 
 How values are read, and the messages for wrong ones, are in test_settings.py; what a setting means in detail, in the test of its topic.
 """
-from __future__ import annotations
 
 import os
 import re

@@ -4,7 +4,6 @@
 test_rank and test_trace have the meaning of each setting for launchers and traces; accepted values and names, and the messages
 about others, are in tests/unit/shim/base/test_settings.c.
 """
-from __future__ import annotations
 
 import re
 import shutil

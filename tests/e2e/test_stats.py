@@ -2,7 +2,6 @@
 """CUPOOL_STATS while a program runs: at a signal, every so often; and what that must not do: take a signal away from the
 program, end it, or write into a child's or a parent's output.
 """
-from __future__ import annotations
 
 import json
 import os

@@ -2,7 +2,6 @@
 """The library's output on stderr must not end the program, hold it up, or land in a file of the program's own. Each time the
 program says something of the kind natively it would not: a warning, a report of refused memory, a table.
 """
-from __future__ import annotations
 
 import os
 import signal

@@ -3,7 +3,6 @@
 that this one has reserved, its bytes are right, and whoever uses the functions wrongly harms nobody. test_switch_ends.py has deaths and
 errors of the driver.
 """
-from __future__ import annotations
 
 import errno
 import os
@@ -330,6 +329,8 @@ class Beside(Switch):
         mine = a.alloc(UNIT, 1)
         self.assertEqual((a("pause"), a("paused")), (0, 0))
         self.assertEqual(a(f"export {mine}"), BUSY)
+        self.assertEqual(a(f"handle {mine} 0"), 1)
+        self.assertEqual([line.split(": ")[-1] for line in a.err().splitlines()], ["its device is paused, or the block has been freed"])
         self.assertEqual(a("resume"), 0)
         at = b.reserve(UNIT)
         self.assertEqual(b(f"insert {at} 0 {b.take(a.ticket(mine))}"), 0)

@@ -2,7 +2,6 @@
 """Memory of another process at reserved addresses: processes that die at any moment, a driver that refuses calls, and the programs of
 examples/ and tests/gpu.
 """
-from __future__ import annotations
 
 import errno
 import random

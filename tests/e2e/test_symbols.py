@@ -5,7 +5,6 @@ and with none.
 The programs are compiled here, because their files are stripped, moved and replaced. Not here: the build ids of odd objects (the unit
 test object), and what symbolisers say of odd files (tests/scripts/test_symbols.py).
 """
-from __future__ import annotations
 
 import json
 import os

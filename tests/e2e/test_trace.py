@@ -2,7 +2,6 @@
 """The trace of real processes: its contents, what survives which end, and what it must never do to the program: fail it, write
 into its files, keep its children's events.
 """
-from __future__ import annotations
 
 import json
 import os

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Physical memory and its mapping, as NCCL and PyTorch's expandable segments take it: the program must not notice that it is
 watched, and the trace has each call, with what the driver said to it."""
-from __future__ import annotations
 
 import json
 import os

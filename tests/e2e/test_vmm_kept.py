@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUPOOL_VMM=1: virtual memory that the program takes for every buffer is kept and handed out again. The program must not notice,
 and all of it is there for others when they need it."""
-from __future__ import annotations
 
 import json
 import subprocess

@@ -2,7 +2,6 @@
 """cupool_window_register: windows of NCCL for a program that asks for them. The stand-in holds NCCL's rules against every call, and
 ends the program where a window's memory goes before it.
 """
-from __future__ import annotations
 
 import json
 import os

@@ -2,7 +2,6 @@
 """The library in the world as it is: programs of CUDA 12 beside those of 13, plugins that come and go, sandboxes and containers,
 several ranks on one GPU, errors of the GPU, and the other processor. Other interposers are in test_world_preloads.
 """
-from __future__ import annotations
 
 import os
 import re

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library beside other interposers and plugins that no preload is in the way of."""
-from __future__ import annotations
 
 import ctypes.util
 import re
 import shutil
 import subprocess
 import unittest
+from pathlib import Path
 
 from e2e import BIN, HEADERS, LIB, MIB, SIM, SOURCE, Done, app
 from worlds import CHURN, WORLD, World, counted, load
@@ -53,6 +53,38 @@ class Deep(World):
                        "check:A:0", "check:A:1", "free:A:0", "free:A:1", "churn:A:50:3000")
         self.assertEqual(done.out, "free:D: error 1\n")
         self.assertEqual(self.one_trace(done).total("live"), 0)
+
+
+class Copies(World):
+    """Several copies of the library in one process."""
+
+    def test_the_first_one_works_alone(self) -> None:
+        """Two pools would serve each other's memory, and a free would not wait for work that the other copy has seen."""
+        copy = Path(shutil.copy(LIB, self.tmp / "libcopy.so"))
+        nccl = LIB.with_name("libcupool-nccl.so")
+        for preload in (f"{LIB}:{copy}", f"{copy}:{LIB}", f"{LIB}:{nccl}", f"{nccl}:{LIB}"):
+            for kind in ("shared", "static", "driver"):
+                with self.subTest(preload, kind=kind):
+                    done = self.go(app(kind), CHURN, preload=preload)
+                    self.assertEqual((self.one_trace(done).total("allocs"), counted(done)), (400, 1))
+                    self.assertEqual(len(done.warnings), 1, done.err)
+                    self.assertIn(f"{preload.split(':')[1]} is another copy of cupool in this process", done.warnings[0])
+
+    def test_one_that_is_loaded_later_does_nothing(self) -> None:
+        copy = Path(shutil.copy(LIB, self.tmp / "libcopy.so"))
+        for flags in ("l", "g"):
+            with self.subTest(flags):
+                done = self.same(f"object:{flags}:{copy}", load("A", "static"), "start:A", "churn:A:50:300000")
+                self.assertEqual((self.one_trace(done).total("allocs"), counted(done)), (50, 1))
+
+    def test_a_program_that_asks_for_the_library(self) -> None:
+        """It refers to functions of the library, and has entries of its own for them."""
+        source, program = self.tmp / "asks.c", self.tmp / "asks"
+        source.write_text("extern int cupool_lib_version(void), cudaMalloc(void **, unsigned long);\n"
+                          "int main(void) { void *p; return cudaMalloc(&p, 1000) || &cupool_lib_version == 0; }\n")
+        subprocess.run(["cc", "-no-pie", "-fno-pic", "-o", program, source, "-Wl,--no-as-needed", f"-L{SIM}", "-lcudart", LIB], check=True)
+        done = self.go(program)
+        self.assertEqual((self.one_trace(done).total("allocs"), done.err), (1, ""))
 
 
 class Interposers(World):

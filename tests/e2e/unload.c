@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * unload.c - libraries (copies of loaded.c) that take each other's place: each in turn is loaded, allocates and is
- * unloaded, and prints how many of its requests reached the driver. Exit code 77: they do not come to the same address.
- */
+/* unload.c - libraries (copies of loaded.c) that take each other's place: each in turn is loaded, allocates and is
+ * unloaded, and prints how many of its requests reached the driver. Exit code 77: they do not come to the same
+ * address. */
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "../program.h"
 #include "simgpu.h"
 
 #define REQUESTS 20

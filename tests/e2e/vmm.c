@@ -9,24 +9,10 @@
  * depends on addresses, so it is the same with and without the library. Exit status 1: data was wrong.
  */
 #include <cuda.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#define MIB       ((size_t)1 << 20)
-#define FAIL(...) (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), _exit(1))
-#define OK(call)                                                                                                       \
-    do {                                                                                                               \
-        const CUresult rc_ = (call);                                                                                   \
-        if (rc_)                                                                                                       \
-            FAIL("line %d: %s: %d", __LINE__, #call, (int)rc_);                                                        \
-    } while (0)
+#include "../program.h"
 
+#define MIB ((size_t)1 << 20)
 /* Name, and the version that cuGetProcAddress is asked for. */
 #define FUNCTIONS(X)                                                                                                   \
     X(cuInit, 2000)                                                                                                    \
@@ -273,8 +259,7 @@ static void threads(CUcontext context)
 
     for (int i = 0; i < 4; i++)
         pthread_create(&thread[i], NULL, one_thread, context);
-    for (int i = 0; i < 4; i++)
-        pthread_join(thread[i], NULL);
+    join_all(thread, 4);
 }
 
 /* CUDA does not work in the child, and the trace is the parent's. */

@@ -8,12 +8,6 @@
  * Output: results and contents, and free memory compared with the beginning; nothing that depends on addresses, so it
  * is the same with and without the library. Exit status 1: a call that must succeed has failed, or data was wrong.
  */
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <time.h>
 
 #include "vmm_kept.h"
 
@@ -170,19 +164,12 @@ static void full(void)
     give(&b[0]);
 }
 
-static void nap(int ms)
-{
-    const struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
-
-    nanosleep(&time, NULL);
-}
-
 static void *create_most(void *arg)
 {
     struct buffer *b = arg;
 
     OK(cuCtxSetCurrent(context));
-    nap(100);
+    nap_ms(100);
     OK(create(b));
     OK(cuMemRelease(b->handle));
     return NULL;
@@ -401,8 +388,7 @@ static void threads(void)
 
     for (intptr_t i = 0; i < 4; i++)
         pthread_create(&thread[i], NULL, one_thread, (void *)i); /* NOLINT(performance-no-int-to-ptr) */
-    for (int i = 0; i < 4; i++)
-        pthread_join(thread[i], NULL);
+    join_all(thread, 4);
     info();
 }
 
@@ -430,7 +416,7 @@ static bool waits(const char *word)
     int n;
 
     if (sscanf(word, "nap:%d", &n) == 1)
-        nap(n);
+        nap_ms(n);
     else if (strcmp(word, "wait") == 0) { /* until somebody writes a line */
         puts("waits");
         fflush(stdout);

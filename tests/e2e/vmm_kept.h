@@ -9,21 +9,11 @@
 #define CUPOOL_TESTS_E2E_VMM_KEPT_H
 
 #include <cuda.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <unistd.h>
 
-#define UNIT      ((size_t)2 << 20)
-#define PART      ((size_t)4096) /* of a buffer's beginning and end that is written: its first and last byte are read */
-#define FAIL(...) (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), _exit(1))
-#define OK(call)                                                                                                       \
-    do {                                                                                                               \
-        const CUresult rc_ = (call);                                                                                   \
-        if (rc_)                                                                                                       \
-            FAIL("line %d: %s: %d", __LINE__, #call, (int)rc_);                                                        \
-    } while (0)
+#include "../program.h"
 
+#define UNIT ((size_t)2 << 20)
+#define PART ((size_t)4096) /* of a buffer's beginning and end that is written: its first and last byte are read */
 /* Physical memory has its contents without a mapping, as on a GPU; not simulated. */
 extern bool contents_stay;
 

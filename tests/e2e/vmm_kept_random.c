@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* vmm_kept_random.c - a random program of correct calls: eight buffers that are taken and given up, also in part. */
-#include <dlfcn.h>
-#include <string.h>
 
 #include "vmm_kept.h"
 

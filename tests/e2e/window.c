@@ -1,32 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * window.c - a program that asks cupool for windows of NCCL: window SCENARIO RANKS. The ranks are threads, each with a
- * device of its own; each prints what it was told, "RANK WHAT ANSWER". Data is checked. Exit status 0: all was right.
- */
+/* window.c - a program that asks cupool for windows of NCCL: window SCENARIO RANKS. The ranks are threads, each with a
+ * device of its own; each prints what it was told, "RANK WHAT ANSWER". Data is checked. Exit status 0: all was
+ * right. */
 #include <cuda_runtime_api.h>
-#include <errno.h>
 #include <nccl.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
+#include "../program.h"
 #include "cupool.h"
 
 #define MIB       ((size_t)1 << 20)
 #define COUNT     5000
 #define RANKS_MAX 8
-#define NEED(call)                                                                                                     \
-    do {                                                                                                               \
-        const int error_ = (int)(call);                                                                                \
-        if (error_) {                                                                                                  \
-            fprintf(stderr, "line %d: %s: %d\n", __LINE__, #call, error_);                                             \
-            _exit(1);                                                                                                  \
-        }                                                                                                              \
-    } while (0)
-
 static int ranks;
 static ncclUniqueId id;
 
@@ -40,7 +24,7 @@ static char *get(size_t size)
 {
     void *ptr;
 
-    NEED(cudaMalloc(&ptr, size));
+    OK(cudaMalloc(&ptr, size));
     return ptr;
 }
 
@@ -64,12 +48,12 @@ static void sum(const struct rank *r, char *at)
 
     for (int i = 0; i < COUNT; i++)
         host[i] = (float)(r->rank + i);
-    NEED(cudaMemcpy(at, host, sizeof(host), cudaMemcpyHostToDevice));
-    NEED(ncclAllReduce(at, at, COUNT, ncclFloat, ncclSum, r->comm, r->stream));
-    NEED(cudaStreamSynchronize(r->stream));
-    NEED(cudaMemcpy(host, at, sizeof(host), cudaMemcpyDeviceToHost));
+    OK(cudaMemcpy(at, host, sizeof(host), cudaMemcpyHostToDevice));
+    OK(ncclAllReduce(at, at, COUNT, ncclFloat, ncclSum, r->comm, r->stream));
+    OK(cudaStreamSynchronize(r->stream));
+    OK(cudaMemcpy(host, at, sizeof(host), cudaMemcpyDeviceToHost));
     for (int i = 0; i < COUNT; i++)
-        NEED(host[i] != (float)(ranks * i + others));
+        OK(host[i] != (float)(ranks * i + others));
 }
 
 /* One, used; another buffer of the same segment; then both go. */
@@ -86,8 +70,8 @@ static void agree(struct rank *r)
     say(r, "again", cupool_window_deregister(r->comm, of_first));
     sum(r, first);
     say(r, "undone", cupool_window_deregister(r->comm, of_second));
-    NEED(cudaFree(first));
-    NEED(cudaFree(second));
+    OK(cudaFree(first));
+    OK(cudaFree(second));
 }
 
 /* Memory that lies elsewhere on rank 1, in a segment as large. */
@@ -97,8 +81,8 @@ static void differ(struct rank *r)
 
     window(r, "register", at, 64);
     sum(r, at);
-    NEED(cudaFree(at));
-    NEED(cudaFree(before));
+    OK(cudaFree(at));
+    OK(cudaFree(before));
 }
 
 /* Rank 1 has what can be no window. */
@@ -110,12 +94,12 @@ static void kinds(struct rank *r)
     window(r, "host", r->rank == 1 ? host : at, 64);
     window(r, "beyond", at, r->rank == 1 ? 300 * MIB : 64);
     window(r, "nothing", at, r->rank == 1 ? 0 : 64);
-    NEED(cudaMallocAsync((void **)&large, 3 * MIB, r->stream));
-    NEED(cudaStreamSynchronize(r->stream));
+    OK(cudaMallocAsync((void **)&large, 3 * MIB, r->stream));
+    OK(cudaStreamSynchronize(r->stream));
     window(r, "async", r->rank == 1 ? large : at, 64);
-    NEED(cudaFreeAsync(large, r->stream));
+    OK(cudaFreeAsync(large, r->stream));
     sum(r, at);
-    NEED(cudaFree(at));
+    OK(cudaFree(at));
 }
 
 /* Where no rank can make one. */
@@ -124,20 +108,20 @@ static void nowhere(struct rank *r)
     char *at = get(3 * MIB);
     cudaGraph_t graph;
 
-    NEED(ncclGroupStart());
+    OK(ncclGroupStart());
     window(r, "group", at, MIB);
-    NEED(ncclGroupEnd());
-    NEED(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal));
+    OK(ncclGroupEnd());
+    OK(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal));
     window(r, "capture", at, MIB);
     say(r, "deregister", cupool_window_deregister(r->comm, at));
-    NEED(cudaStreamEndCapture(r->stream, &graph));
-    NEED(cudaGraphDestroy(graph));
-    NEED(cudaSetDevice((r->rank + 1) % ranks));
+    OK(cudaStreamEndCapture(r->stream, &graph));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaSetDevice((r->rank + 1) % ranks));
     window(r, "device", at, MIB);
-    NEED(cudaSetDevice(r->rank));
+    OK(cudaSetDevice(r->rank));
     say(r, "null", cupool_window_register(NULL, at, MIB, (void **)&at));
     say(r, "unknown", cupool_window_deregister(r->comm, at));
-    NEED(cudaFree(at));
+    OK(cudaFree(at));
 }
 
 /* The buffer goes before its window. */
@@ -147,10 +131,10 @@ static void stays(struct rank *r)
     void *made = window(r, "register", at, MIB);
 
     sum(r, at);
-    NEED(cudaFree(at));
+    OK(cudaFree(at));
     cupool_trim(r->rank);
-    NEED(cudaMemset(at, 1, MIB));  /* for this program to see, not to copy */
-    NEED(cudaDeviceSynchronize()); /* unmapping does not wait for it */
+    OK(cudaMemset(at, 1, MIB));  /* for this program to see, not to copy */
+    OK(cudaDeviceSynchronize()); /* unmapping does not wait for it */
     say(r, "undone", cupool_window_deregister(r->comm, made));
     cupool_trim(r->rank);
     say(r, "gone", cudaMemset(at, 1, MIB) != cudaSuccess);
@@ -161,8 +145,8 @@ static void *give_up(void *arg)
     const struct rank *r = arg;
 
     usleep(300000);
-    NEED(cudaSetDevice(r->rank));
-    NEED(ncclCommAbort(r->comm));
+    OK(cudaSetDevice(r->rank));
+    OK(ncclCommAbort(r->comm));
     return NULL;
 }
 
@@ -172,14 +156,14 @@ static void alone(struct rank *r)
     char *at = get(3 * MIB);
     pthread_t thread;
 
-    NEED(pthread_create(&thread, NULL, give_up, r));
+    OK(pthread_create(&thread, NULL, give_up, r));
     if (r->rank != ranks - 1)
         window(r, "register", at, MIB);
     else
         say(r, "register", -EIO);
-    NEED(pthread_join(thread, NULL));
+    OK(pthread_join(thread, NULL));
     r->comm = NULL;
-    NEED(cudaFree(at));
+    OK(cudaFree(at));
 }
 
 /* The handle of ncclCommRegister is no window. */
@@ -188,10 +172,10 @@ static void handles(struct rank *r)
     char *at = get(3 * MIB);
     void *handle;
 
-    NEED(ncclCommRegister(r->comm, at, MIB, &handle));
+    OK(ncclCommRegister(r->comm, at, MIB, &handle));
     say(r, "undone", cupool_window_deregister(r->comm, handle));
-    NEED(ncclCommDeregister(r->comm, handle));
-    NEED(cudaFree(at));
+    OK(ncclCommDeregister(r->comm, handle));
+    OK(cudaFree(at));
 }
 
 static const struct {
@@ -210,15 +194,15 @@ static void *run(void *arg)
     ncclResult_t result;
 
     config.blocking = blocking;
-    NEED(cudaSetDevice(r.rank));
-    NEED(cudaStreamCreate(&r.stream));
+    OK(cudaSetDevice(r.rank));
+    OK(cudaStreamCreate(&r.stream));
     result = ncclCommInitRankConfig(&r.comm, ranks, id, r.rank, &config);
     for (; result == ncclInProgress; usleep(100))
-        NEED(ncclCommGetAsyncError(r.comm, &result));
-    NEED(result);
+        OK(ncclCommGetAsyncError(r.comm, &result));
+    OK(result);
     scenario(&r);
-    NEED(cudaStreamSynchronize(r.stream));
-    NEED(ncclCommDestroy(r.comm));
+    OK(cudaStreamSynchronize(r.stream));
+    OK(ncclCommDestroy(r.comm));
     return NULL;
 }
 
@@ -233,10 +217,9 @@ int main(int argc, char **argv)
     if (!scenario || ranks < 2 || ranks > RANKS_MAX)
         return 2;
     blocking = argc == 3;
-    NEED(ncclGetUniqueId(&id));
+    OK(ncclGetUniqueId(&id));
     for (int i = 0; i < ranks; i++)
         pthread_create(&threads[i], NULL, run, (void *)(size_t)i);
-    for (int i = 0; i < ranks; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, ranks);
     return 0;
 }

@@ -15,17 +15,9 @@
 #ifndef E2E_WORDS_H
 #define E2E_WORDS_H
 
-#include <errno.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "../program.h"
 
 /* A command and its arguments; those left out are empty, and 0. */
 struct words {
@@ -60,10 +52,8 @@ static void sleep_ms(long ms)
         ;
 }
 
-/*
- * The commands up to the closing brace in a child; bare: made by the system call itself, so that no handler of
- * pthread_atfork runs. Returns the number of words that were used.
- */
+/* The commands up to the closing brace in a child; bare: made by the system call itself, so that no handler of
+ * pthread_atfork runs. Returns the number of words that were used. */
 static int words_child(int argc, char **argv, bool bare, void (*commands)(int argc, char **argv))
 {
     int n = 0, status = 0;

@@ -19,22 +19,13 @@
  *
  * An error of CUDA is printed and is not the end. Exit code 4: wrong data; 5: anything else that is not CUDA's.
  */
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
+#include "../program.h"
 #include "world.h"
 
 #ifdef WORLD_LINKED

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * world_errors.c - where errors surface: prints the result of a list of calls, "NAME RESULT LAST", the last being the
+/* world_errors.c - where errors surface: prints the result of a list of calls, "NAME RESULT LAST", the last being the
  * last error after it. "sticky": after an illegal access, by a fill of memory that was freed in stream order on another
- * stream. "freed": copies and fills of memory that was given back with cudaFree.
- */
+ * stream. "freed": copies and fills of memory that was given back with cudaFree. */
 #include <cuda_runtime_api.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-#include <time.h>
+
+#include "../program.h"
 
 #define SIZE ((size_t)4 << 20)
 

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * world_mem.c - a module for world.c: one way to reach CUDA's allocator, in a shared object of its own. Compiled with
+/* world_mem.c - a module for world.c: one way to reach CUDA's allocator, in a shared object of its own. Compiled with
  * API_RUNTIME against a shared or with a static cudart, of CUDA 13 or as of CUDA 12; or with API_DRIVER, where
- * WORLD_OLD makes its context as programs of CUDA 12 do.
- */
+ * WORLD_OLD makes its context as programs of CUDA 12 do. */
 #include "world.h"
 
 #ifdef API_RUNTIME

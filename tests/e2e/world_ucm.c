@@ -12,15 +12,11 @@
  * At the end it says how many calls it saw. As in older UCX, an overwritten function is called by putting its own bytes
  * back for the time of the call: enough for one thread.
  */
-#include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
+
+#include "../program.h"
 
 #define JUMP 16
 

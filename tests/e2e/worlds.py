@@ -3,7 +3,6 @@
 
 Wherever a program can do without the library it is run without it, too, and has to say the same.
 """
-from __future__ import annotations
 
 from pathlib import Path
 

@@ -17,7 +17,6 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <unistd.h>
 
 struct lane lanes[LANES_ALL];

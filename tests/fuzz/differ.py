@@ -68,7 +68,7 @@ def headings_missing() -> list[str]:
 def allowed(native: str, cupool: str, policy: str) -> bool:
     """May these two lines differ as they do?"""
     if native == cupool:
-        return all(re.fullmatch(RULES[name].native, said) for name, said in FIELD.findall(native))
+        return True
     if FIELD.sub(r"\1", native) != FIELD.sub(r"\1", cupool):
         return False
     for (name, said), (_, answer) in zip(FIELD.findall(native), FIELD.findall(cupool)):
@@ -119,7 +119,7 @@ class Fuzzer:
         for a, b in zip(native, cupool):
             if self.adversary:  # which answers queries as it likes
                 a, b = QUERY.sub(r"\g<1>0", a), QUERY.sub(r"\g<1>0", b)
-            if (a != b or "{" in a) and not allowed(a, b, policy):
+            if not allowed(a, b, policy):
                 return f"natively  {a}\n  {policy:8}  {b}"
         if len(native) != len(cupool):
             return f"natively  {len(native)} lines, {native[-1]}\n  {policy:8}  {len(cupool)} lines, {cupool[-1]}"

@@ -9,8 +9,6 @@
  */
 #include "differ.h"
 
-#include <stdio.h>
-
 #define D(p) ((CUdeviceptr)(uintptr_t)(p))
 
 static size_t base_free[DEVICES], base_total[DEVICES], peak[DEVICES];

@@ -12,10 +12,13 @@
 #define FUZZ_H
 
 #include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define FUZZ_INPUT_MAX ((size_t)64 << 10)
 

@@ -10,8 +10,6 @@
  */
 #include "context/ipc_server.c" /* NOLINT(bugprone-suspicious-include): see above */
 
-#include <stdlib.h>
-
 #include "fuzz.h"
 
 #define BLOCKS    8u
@@ -105,7 +103,6 @@ int ipc_listen(struct ipc_descriptor *ret_station, struct ipc_name *ret_name)
 
 int ipc_accept(const struct ipc_descriptor *station, struct ipc_descriptor *ret_connection, int *ret_pid)
 {
-    (void)station;
     *ret_connection = (struct ipc_descriptor){.fd = -1};
     for (unsigned int i = 0; i < PEERS; i++) {
         if (!peers[i].waits)

@@ -124,25 +124,12 @@ static const char *fuzz_run(const uint8_t *data, size_t size)
 static size_t fuzz_random(uint64_t *rng, uint8_t *buffer)
 {
     static const char *const numbers[] = {"3\377-2\377", "0\3771\377", "5\377\377"};
-    static const char *const pieces[] = {"slurmstepd",
-                                         "mpirun",
-                                         "python3",
-                                         "torchrun",
-                                         "12 (a) b) S 345 6",
-                                         "1 (x) S 1",
-                                         ")",
-                                         " S ",
-                                         "-1",
-                                         "\xff",
-                                         "\xff",
-                                         "\xff",
-                                         "7",
-                                         "\xfe",
-                                         "99999999999",
-                                         "bin/torchrun",
-                                         "hydra_pmi_proxy",
-                                         "/",
-                                         "\n"};
+    /* clang-format off */
+    static const char *const pieces[] = {
+        "slurmstepd", "mpirun", "python3", "torchrun", "12 (a) b) S 345 6", "1 (x) S 1", ")", " S ", "-1", "\xff",
+        "\xff", "\xff", "7", "\xfe", "99999999999", "bin/torchrun", "hydra_pmi_proxy", "/", "\n"
+    };
+    /* clang-format on */
     size_t size = 0;
 
     buffer[size++] = (uint8_t)next(rng);

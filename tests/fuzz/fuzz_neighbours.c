@@ -9,11 +9,8 @@
  * and so many bytes. It has neighbour_socket.c inside, whose system calls these are; the oracle reads the input for
  * itself.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "clock.h"
 

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * fuzz_pool.c - any bytes, read as a sequence of calls, must leave the pool sound and in step with its model.
- * How to run it: fuzz.h.
- */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+/* fuzz_pool.c - any bytes, read as a sequence of calls, must leave the pool sound and in step with its model. How to
+ * run it: fuzz.h. */
 
 #include "fuzz.h"
 #include "model.h"

@@ -8,11 +8,8 @@
  * of an executable, then words of an environment. It has conf.c inside, to load the settings more than once, and
  * conf_report.c.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/conf.c"        /* NOLINT(bugprone-suspicious-include): see above */
 #include "base/conf_report.c" /* NOLINT(bugprone-suspicious-include): see above */
@@ -29,12 +26,12 @@ static char fault[512];
 
 /* --- one value --- */
 
-/* Digits, a fraction, a unit, a B, each but the first optional: what docs/settings.md promises. ret_bytes: its meaning.
- */
+/* Digits, a fraction, a unit, a B, each but the first optional: what docs/settings.md promises. ret_bytes: its meaning,
+ * of many digits not to the last bit. */
 static bool is_size(const char *text, long double *ret_bytes)
 {
     const char *units = "kmgt", *at = text, *unit;
-    long double bytes = 0;
+    long double bytes = 0, weight = 1;
 
     if (*at < '0' || *at > '9')
         return false;
@@ -43,9 +40,8 @@ static bool is_size(const char *text, long double *ret_bytes)
     if (*at == '.') {
         if (at[1] < '0' || at[1] > '9')
             return false;
-        bytes += (long double)(at[1] - '0') / 10;
         for (at++; *at >= '0' && *at <= '9'; at++)
-            ;
+            bytes += (*at - '0') * (weight /= 10);
     }
     unit = *at ? strchr(units, *at | 32) : NULL;
     if (unit) {
@@ -79,13 +75,13 @@ static void check_size(const struct conf_row *row, const char *text, bool accept
     uint64_t again = 0;
     char canonical[32];
 
-    if (valid && bytes < (long double)(1ull << 54) && !accepted)
+    if (valid && !(bytes > 0 && bytes < 1.001) && bytes < (long double)(1ull << 54) && !accepted)
         FAULT("the size %.99s is refused", text);
     if (!accepted)
         return;
     if (!valid)
         FAULT("%.99s is accepted as a size", text);
-    else if (number > INT64_MAX || (long double)number > bytes || (long double)number < bytes - 1)
+    else if (number > INT64_MAX || (long double)number > bytes + 0.001 || (long double)number < bytes - 1.001)
         FAULT("the size %.99s is %.1Lf, and is read as %llu", text, bytes, (unsigned long long)number);
     /* The largest that can be written with a unit is more than without. */
     snprintf(canonical, sizeof(canonical), "%llu%s", (unsigned long long)(number >= 1ull << 55 ? number >> 40 : number),
@@ -337,40 +333,13 @@ static const char *fuzz_run(const uint8_t *data, size_t size)
 /* Words of what may stand in such words, so that a part of them is accepted. */
 static size_t fuzz_random(uint64_t *rng, uint8_t *buffer)
 {
-    static const char *const pieces[] = {"0",
-                                         "1",
-                                         "9",
-                                         "18446744073709551616",
-                                         "9007199254740993",
-                                         ".5",
-                                         ".",
-                                         "K",
-                                         "MiB",
-                                         "g",
-                                         "tb",
-                                         "B",
-                                         "ib",
-                                         "on",
-                                         "no",
-                                         "true",
-                                         "strict",
-                                         "ordered",
-                                         "auto",
-                                         "|",
-                                         ",",
-                                         "%h",
-                                         "%r",
-                                         "%p",
-                                         "%%",
-                                         "%",
-                                         "%l",
-                                         "%e",
-                                         "off",
-                                         "exit",
-                                         "/",
-                                         "segment,alloc",
-                                         "LIMIT",
-                                         "FRE"};
+    /* clang-format off */
+    static const char *const pieces[] = {
+        "0", "1", "9", "18446744073709551616", "9007199254740993", ".5", ".", "K", "MiB", "g", "tb", "B", "ib",
+        "on", "no", "true", "strict", "ordered", "auto", "|", ",", "%h", "%r", "%p", "%%", "%", "%l", "%e", "off",
+        "exit", "/", "segment,alloc", "LIMIT", "FRE"
+    };
+    /* clang-format on */
     const unsigned int words = 2 + (unsigned int)(next(rng) % 20);
     size_t size = 0;
 

@@ -13,9 +13,8 @@
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <time.h>
+
+#include "../program.h"
 
 #define SIDE 1024
 
@@ -29,14 +28,6 @@ static const char spin[] = ".version 6.0\n.target sm_52\n.address_size 64\n"
                            "setp.lt.u64 %p, %b, %n;\n@%p bra AGAIN;\n"
                            "ld.global.u32 %m, [mark];\nadd.u32 %m, %m, 1;\nst.global.u32 [mark], %m;\nret;\n}\n";
 static cudaStream_t stream;
-
-static double now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
 
 /* A module of its own, whose kernel runs from now on for 300 ms, and then writes to the module's variable. */
 static CUmodule busy(void)

@@ -14,43 +14,19 @@
  * descriptor included. drop: the exporter's close of the last descriptor.
  */
 #include <cuda.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "../program.h"
 
 #define ROUNDS 51
 
 static size_t size; /* of the memory */
 
-#define OK(call)                                                                                                       \
-    do {                                                                                                               \
-        const int error_ = (int)(call);                                                                                \
-        if (error_) {                                                                                                  \
-            fprintf(stderr, "%s: %d\n", #call, error_);                                                                \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
-
 enum part { ANSWER, IMPORT, RESERVE, MAP, ACCESS, RELEASE, CLOSE, ALL, IMPORTERS, EXPORT = IMPORTERS, DROP, PARTS };
 static const char *const names[PARTS] = {"answer",  "import", "reserve", "map",    "access",
                                          "release", "close",  "all",     "export", "drop"};
-
-static double now_us(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
-}
 
 /* A byte, with a descriptor (-1: none). */
 static void say(int socket, int fd)
@@ -150,17 +126,9 @@ static int exported, server_socket;
 
 static void *serve(void *arg)
 {
-    (void)arg;
     while (hear(server_socket, 0) != -2)
         say(server_socket, exported);
     return NULL;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
 }
 
 static void measure(int go, char spins, useconds_t nap)

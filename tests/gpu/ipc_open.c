@@ -14,24 +14,10 @@
  * It is no test of what happens when a process dies; tests/e2e/test_ipc.py is.
  */
 #include <cuda_runtime_api.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "../program.h"
 
 #define ROUNDS 51
-
-#define OK(call)                                                                                                       \
-    do {                                                                                                               \
-        const cudaError_t error_ = (call);                                                                             \
-        if (error_) {                                                                                                  \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorName(error_));                                              \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 /* The exporter's message: two blocks of a size. */
 struct pair {
@@ -44,14 +30,6 @@ struct times {
     double first, next, close;
     long wrong;
 };
-
-static double now_us(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
-}
 
 static void fill(void *p, size_t size, unsigned char byte)
 {
@@ -109,13 +87,6 @@ static void import(int in, int out)
         times.close = now_us() - t;
         transfer(out, &times, sizeof(times), 1);
     }
-}
-
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
 }
 
 static double median(double *values)

@@ -7,7 +7,6 @@ stream, while a matrix product runs on its own. Prints milliseconds for a round 
 
 The program does not know cupool; tests/gpu/nccl runs it natively and preloaded.
 """
-from __future__ import annotations
 
 import argparse
 import os

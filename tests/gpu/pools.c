@@ -12,10 +12,8 @@
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <time.h>
+
+#include "../program.h"
 
 #define SIZE ((size_t)64 << 20)
 
@@ -28,14 +26,6 @@ static const char spin[] = ".version 6.0\n.target sm_52\n.address_size 64\n"
                            "setp.lt.u64 %p, %b, %n;\n@%p bra AGAIN;\nret;\n}\n";
 static CUfunction kernel;
 static cudaStream_t stream;
-
-static double now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
 
 /* From now on the stream computes for 300 ms, then writes to ptr. */
 static void busy(void *ptr)

@@ -14,10 +14,8 @@
  */
 #include <cuda_runtime.h>
 #include <nccl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+
+#include "../program.h"
 
 #define DEVICES_MAX 16
 #define COMMS_MAX   64
@@ -25,8 +23,8 @@
 #define SEGMENT     ((size_t)2 << 20)
 #define BATCH       64 /* operations before somebody waits */
 
-#define CU(call) must((int)(call), #call, __LINE__)
-#define NC(call) must((int)(call), #call, __LINE__)
+#define CU(call) OK(call)
+#define NC(call) OK(call)
 
 static struct {
     const char *what;
@@ -36,22 +34,6 @@ static struct {
 
 static cudaStream_t streams[DEVICES_MAX];
 static ncclComm_t comms[COMMS_MAX][DEVICES_MAX];
-
-static void must(int rc, const char *call, int line)
-{
-    if (!rc)
-        return;
-    fprintf(stderr, "registered: line %d: %s: %d\n", line, call, rc);
-    exit(1);
-}
-
-static double now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
 
 static void wait_all(void)
 {
@@ -65,10 +47,10 @@ static double all_reduce(ncclComm_t *comm, float **buffers)
     double start, joined;
 
     NC(ncclGroupStart());
-    start = now_ns();
+    start = now_us() * 1e3;
     for (int d = 0; d < opt.devices; d++)
         NC(ncclAllReduce(buffers[d], buffers[d], COUNT, ncclFloat, ncclSum, comm[d], streams[d]));
-    joined = now_ns() - start;
+    joined = now_us() * 1e3 - start;
     NC(ncclGroupEnd());
     return joined;
 }
@@ -137,7 +119,7 @@ static void many(void)
     void **handles = calloc((size_t)opt.segments * COMMS_MAX * DEVICES_MAX, sizeof(*handles)), **handle = handles;
 
     if (!buffers || !handles)
-        must(1, "calloc", __LINE__);
+        FAIL("no memory");
     for (int c = 0; c < opt.comms; c++)
         comms_make(comms[c]);
     for (long s = 0; s < opt.segments; s++)
@@ -156,19 +138,19 @@ static void many(void)
         }
     wait_all();
     for (long i = 0; i < opt.ops; i++) {
-        start = now_ns();
+        start = now_us() * 1e3;
         joins += all_reduce(comms[i / BATCH % opt.comms], &buffers[i * 7 % opt.segments * DEVICES_MAX]);
-        host += now_ns() - start;
+        host += now_us() * 1e3 - start;
         if (i % BATCH == BATCH - 1)
             wait_all();
     }
     wait_all();
-    start = now_ns();
+    start = now_us() * 1e3;
     for (long i = 0; i < opt.ops / 10; i++) {
         all_reduce(comms[i / BATCH % opt.comms], &buffers[i * 7 % opt.segments * DEVICES_MAX]);
         wait_all();
     }
-    whole = now_ns() - start;
+    whole = now_us() * 1e3 - start;
     printf(
         "many: %ld segments, %d communicators, %d devices: %.0f ns of the host for the call, %.0f ns for an operation, "
         "%.2f us until it has ended\n",

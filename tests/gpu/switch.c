@@ -16,32 +16,15 @@
  * that.
  */
 #include <cuda_runtime_api.h>
-#include <signal.h>
 #include <spawn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "../program.h"
 #include "cupool.h"
 
 #define MODELS     2
 #define ROUNDS_MAX 1001
-
-#define OK(call)                                                                                                       \
-    do {                                                                                                               \
-        const long error_ = (long)(call);                                                                              \
-        if (error_) {                                                                                                  \
-            fprintf(stderr, "%s: error %ld\n", #call, error_);                                                         \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 struct row {
     const char *name;
@@ -50,21 +33,6 @@ struct row {
 
 static size_t size;
 static int rounds;
-
-static double now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
 
 static void row_print(struct row *row)
 {

@@ -16,39 +16,18 @@
  * With UCX_LOG_LEVEL=info UCX says which transports it uses. It is no test of what happens when a process dies.
  */
 #include <cuda_runtime_api.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <ucp/api/ucp.h>
-#include <unistd.h>
+
+#include "../program.h"
 
 #define MANY            8
 #define ROUNDS          21
 #define ROUNDS_OF(size) ((size) > 1 << 20 ? 6 : ROUNDS)
-#define OK(call)                                                                                                       \
-    do {                                                                                                               \
-        const int error_ = (int)(call);                                                                                \
-        if (error_) {                                                                                                  \
-            fprintf(stderr, "%s: %s: %d\n", is_parent ? "parent" : "child", #call, error_);                            \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 static int is_parent, wire; /* wire: to the other process */
 static ucp_worker_h worker;
 static ucp_ep_h peer;
-
-static double now_us(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
-}
 
 /* --- UCX --- */
 
@@ -256,13 +235,6 @@ static void mixed(int from_parent, size_t size)
 
 /* --- the table --- */
 
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static long line(const char *name, void (*how)(int, size_t), int from_parent, size_t size)
 {
     long theirs;
@@ -272,7 +244,7 @@ static long line(const char *name, void (*how)(int, size_t), int from_parent, si
     how(from_parent, size);
     exchange(&theirs, sizeof(theirs), &run.wrong, sizeof(run.wrong));
     if (from_parent && is_parent) {
-        qsort(run.times, run.count, sizeof(run.times[0]), compare);
+        qsort(run.times, run.count, sizeof(run.times[0]), by_value);
         printf("%-6s %9zu  parent to child  wrong %ld  %10.1f us, first or slowest %.1f\n", name, size, theirs,
                run.times[run.count / 2], run.times[run.count - 1]);
     } else if (is_parent) {

@@ -6,9 +6,6 @@
  * Not here: the rows of the runtime (runtime.c), effects of both (effects.c), and reasons for a free to wait (waits.c).
  */
 #include <cuda.h>
-#include <dlfcn.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "effects.h"
 

@@ -9,11 +9,7 @@
  */
 #include "effects.h"
 
-#include <dlfcn.h>
 #include <libgen.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 int freed_usually = ORDERED;
 CUdeviceptr own;

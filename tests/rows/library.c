@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * library.c - libuct_rows.so and libcublas_rows.so: call rows of shim/hooks/ for a test. cupool tells callers apart
- * by the names of their files.
- */
-#include <string.h>
+/* library.c - libuct_rows.so and libcublas_rows.so: call rows of shim/hooks/ for a test. cupool tells callers apart by
+ * the names of their files. */
 
 #include "rows.h"
 

@@ -7,8 +7,6 @@
  *
  * It is no driver.
  */
-#include <dlfcn.h>
-#include <string.h>
 
 #include "rows.h"
 

@@ -10,15 +10,11 @@
  */
 #include "rows.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #define TEST_SECONDS 500 /* a process that takes longer hangs */
 

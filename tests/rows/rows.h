@@ -10,10 +10,14 @@
 #ifndef ROWS_H
 #define ROWS_H
 
+#include <dlfcn.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "real/hooks.h"
 

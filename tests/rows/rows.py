@@ -7,7 +7,6 @@ expectation without a row, is written as well: the programs fail on it.
 
 It expects nothing: the effects of a row stand in expected.txt alone, for else a wrong row would expect what it does.
 """
-from __future__ import annotations
 
 import re
 import subprocess

@@ -5,9 +5,6 @@
  * It is run with the shared cudart, where the rows of the runtime are called; with CUPOOL_HOOK=runtime, where
  * none of the driver's stands behind them; and with the static one, where the rows of the driver have to do it all.
  */
-#include <dlfcn.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "effects.h"
 

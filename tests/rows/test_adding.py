@@ -7,7 +7,6 @@ with the copies in front, linked with the other objects of the build, and rows_d
 
 The rows that there are have tests of their own. This one needs a build by ninja, without sanitizers.
 """
-from __future__ import annotations
 
 import json
 import os

@@ -6,8 +6,6 @@
  * It does not test that the waits are needed; tests/behaviour/auto_*.c do.
  */
 #include <cuda.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "effects.h"
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Made-up runs of a pool for the tests of cupool-trace's conversions, and a test case that converts."""
-from __future__ import annotations
 
 import collections
 import contextlib

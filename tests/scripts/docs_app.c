@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * docs_app.c - the ./app of the documentation's examples: it allocates, frees, and prints its rank. test_docs.py reads
- * in its trace that the pool served it.
- */
+/* docs_app.c - the ./app of the documentation's examples: it allocates, frees, and prints its rank. test_docs.py reads
+ * in its trace that the pool served it. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,6 @@
 """Small readers of the formats that cupool-trace converts to. Each fails where the real readers would: RMM, Perfetto, PyTorch's
 viewer, whose needs are written beside it.
 """
-from __future__ import annotations
 
 import collections
 import json

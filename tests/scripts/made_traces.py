@@ -3,7 +3,6 @@
 
 Whether the library writes such traces is not tested here; tests/behaviour runs `cupool-trace check` on real ones.
 """
-from __future__ import annotations
 
 import json
 import subprocess

@@ -3,7 +3,6 @@
 
 Not here: a test, nor what the library writes to the byte; `check` finds them right.
 """
-from __future__ import annotations
 
 import copy
 import json

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Made traces to plot, the page of cupool-trace plot taken apart, and the base of the tests of it."""
-from __future__ import annotations
 
 import contextlib
 import html.parser

@@ -3,7 +3,6 @@
 
 A child reads long files only; here that is made to be any file. Not here: whether it is faster; tests/bench/readers measures.
 """
-from __future__ import annotations
 
 import contextlib
 import errno

@@ -3,7 +3,6 @@
 
 Not here: how long it takes.
 """
-from __future__ import annotations
 
 import os
 import signal

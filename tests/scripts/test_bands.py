@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranges of NVTX as bands on the page of cupool-trace plot: the data, and the page in a browser where there is one."""
-from __future__ import annotations
 
 import random
 import unittest

@@ -3,7 +3,6 @@
 
 Traces are made up at random, with contradictions, threads that overtake each other, several devices and lines that are no events.
 """
-from __future__ import annotations
 
 import json
 import random

@@ -4,7 +4,6 @@
 Programs are small ones that cc makes here, the end-to-end tests' where CUDA is in them, and files that are no programs. Its
 report about a program is held against the events in tests/e2e/test_catch.py, which runs these programs.
 """
-from __future__ import annotations
 
 import os
 import re

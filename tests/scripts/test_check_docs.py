@@ -4,7 +4,6 @@
 
 Not here: the project's own pages; the test readme runs scripts/check-docs on them.
 """
-from __future__ import annotations
 
 import subprocess
 import sys

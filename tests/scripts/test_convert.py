@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of cupool-trace's conversions, whatever the format, and of those to CSV and to RMM's log."""
-from __future__ import annotations
 
 import collections
 import csv

@@ -13,7 +13,6 @@ that stands in two places runs once. A program that a block starts with cupool-r
 
 scripts/check-docs checks links, widths and the list of settings.
 """
-from __future__ import annotations
 
 import os
 import re

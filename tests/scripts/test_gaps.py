@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces that do not tell all: files that were not read, and events that the library left out (`gap`)."""
-from __future__ import annotations
 
 import csv
 import gzip

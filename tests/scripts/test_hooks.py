@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """scripts/check-hooks: every function of CUDA's headers is hooked, or stands in shim/not-hooked.txt; and it notices what is not."""
-from __future__ import annotations
 
 import os
 import re

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of what cupool-trace shows of pinned host memory, on small traces written here."""
-from __future__ import annotations
 
 import json
 import re

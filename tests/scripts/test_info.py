@@ -3,7 +3,6 @@
 
 Not here: --check, which is test_check. The programs and stand-ins are those of the build folder INFO_BUILD.
 """
-from __future__ import annotations
 
 import os
 import re

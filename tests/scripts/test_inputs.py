@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of how cupool-trace reads its inputs, where it stops, and how much memory it takes."""
-from __future__ import annotations
 
 import bz2
 import gzip

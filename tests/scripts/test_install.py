@@ -3,7 +3,6 @@
 
 Programs are the end-to-end tests', on the simulated GPU, which is taken from the build folder: it is not installed.
 """
-from __future__ import annotations
 
 import json
 import os

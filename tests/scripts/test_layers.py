@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """scripts/check-layers finds nothing in the tree, and each kind of breach that is planted in a small one."""
-from __future__ import annotations
 
 import os
 import shlex

@@ -3,7 +3,6 @@
 
 test_docs.py tests their examples.
 """
-from __future__ import annotations
 
 import os
 import re

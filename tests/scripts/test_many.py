@@ -3,7 +3,6 @@
 
 Not here: the figures themselves, which test_trace looks at in single traces.
 """
-from __future__ import annotations
 
 import json
 import os

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of cupool-trace merge and diff."""
-from __future__ import annotations
 
 import json
 import unittest

@@ -3,7 +3,6 @@
 
 Not here: what it does when all is right; that is test_run. The programs are those of the build folder MISTAKES_BUILD.
 """
-from __future__ import annotations
 
 import os
 import re

@@ -2,7 +2,6 @@
 """scripts/mutate: what it makes of C and of lists, that it tells mutants that are noticed from those that are not, in a project of
 twenty lines, and that hand-written ones are found wherever their code is.
 """
-from __future__ import annotations
 
 import contextlib
 import io

@@ -4,7 +4,6 @@ allocator, and programs that ran with the library on the simulated GPU, whose ow
 
 Not here: whether the allocator is good (tests/bench/footprint says), or right (tests/unit).
 """
-from __future__ import annotations
 
 import bisect
 import gzip

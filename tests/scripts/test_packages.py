@@ -4,7 +4,6 @@ RPM spec file lists; the version that all packages have; the repository for Spac
 
 Not here: a build of the Debian package or of the RPM, which need their distributions' tools.
 """
-from __future__ import annotations
 
 import hashlib
 import importlib.util

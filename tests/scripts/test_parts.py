@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of parts of cupool-trace in this process, where a trace that shows a mistake would take too long to run."""
-from __future__ import annotations
 
 import json
 import random

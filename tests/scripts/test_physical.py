@@ -3,7 +3,6 @@
 
 Not here: whether the library writes such events; tests/e2e/test_vmm.py holds that against what the driver says.
 """
-from __future__ import annotations
 
 import json
 import re

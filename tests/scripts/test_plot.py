@@ -3,7 +3,6 @@
 
 The figures are compared with ones counted here, not with those of the replay.
 """
-from __future__ import annotations
 
 import contextlib
 import copy

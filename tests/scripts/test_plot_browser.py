@@ -3,7 +3,6 @@
 
 Not here: whether it looks good.
 """
-from __future__ import annotations
 
 import random
 import struct

@@ -3,7 +3,6 @@
 
 Not here: whether they look good.
 """
-from __future__ import annotations
 
 import gzip
 import json

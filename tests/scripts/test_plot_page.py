@@ -3,7 +3,6 @@
 
 Not here: the curves, the map, zooming and many ranks, which are in test_plot_browser.
 """
-from __future__ import annotations
 
 import os
 import unittest

@@ -4,7 +4,6 @@ built without its requirements, by the tools of this machine. Spack's package is
 
 Not here: a channel with compilers and CUDA's headers, or Spack itself.
 """
-from __future__ import annotations
 
 import importlib.util
 import json

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of what cupool-trace check and merge say of NCCL: communicators, their ranks, registrations."""
-from __future__ import annotations
 
 import json
 import unittest

@@ -3,7 +3,6 @@
 
 Not here: the list of files in the spec file, which test_packages holds to what is installed; a system of Fedora or Red Hat.
 """
-from __future__ import annotations
 
 import json
 import os

@@ -4,7 +4,6 @@
 Not here: whether the real library, preloaded, does anything; that is tests/e2e. The library here is a small one that cc made;
 without a compiler it is an empty file, at which the loader only warns.
 """
-from __future__ import annotations
 
 import os
 import re

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of cupool-trace to-pytorch: the snapshot is read the way PyTorch's viewer reads it."""
-from __future__ import annotations
 
 import json
 import os

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of cupool-trace summary, run as users run it: as a program, on small traces written here."""
-from __future__ import annotations
 
 import copy
 import json

@@ -4,7 +4,6 @@ and flame graphs, as text and as data.
 
 Not here: real programs with real symbolisers; tests/e2e/test_symbols.py has these.
 """
-from __future__ import annotations
 
 import argparse
 import contextlib

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of cupool-trace to-perfetto: the timeline is read the way Perfetto reads it."""
-from __future__ import annotations
 
 import collections
 import json

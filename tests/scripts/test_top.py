@@ -3,7 +3,6 @@
 
 Not here: what the library writes; the traces are made here.
 """
-from __future__ import annotations
 
 import gzip
 import json

@@ -5,7 +5,6 @@ is, with an exit status that is documented; it does not fall over, and does not 
 The originals, in traces/, were written by the library on the simulated GPU. TEST_RUNS=N damages N times as many (scripts/test --all:
 4). By hand: TEST_SEED and TEST_RUNS in the environment; what fails is left in the folder that the message names.
 """
-from __future__ import annotations
 
 import contextlib
 import gzip

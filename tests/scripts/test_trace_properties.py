@@ -5,7 +5,6 @@ wrote it, packed or not, and whatever is put between.
 test_trace_fuzz.py damages traces by the thousands. Without hypothesis it is skipped; its examples are the same in every run.
 TEST_RUNS=N: N times as many.
 """
-from __future__ import annotations
 
 import gzip
 import json

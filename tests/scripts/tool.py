@@ -4,7 +4,6 @@ tool's modules would take ten times as long as the tool itself, and the tests ru
 
 Tests of the start of the tool, and tests that feed it, start scripts/cupool-trace instead.
 """
-from __future__ import annotations
 
 import os
 import signal

@@ -10,8 +10,6 @@
  */
 #include "adversary.h"
 
-#include <time.h>
-
 static uint64_t rng, completed, known;
 
 bool adversary_on(void)

@@ -19,10 +19,8 @@ bool adversary_on(void);
 bool adversary_chance(unsigned n); /* one time in n */
 void adversary_nap(void);          /* now and then, for up to half a millisecond; drops the lock */
 uint64_t adversary_number(void);   /* of the work that completes now */
-/*
- * The host has waited for work of this context, for all of the stream's if there is one, or the context's: finished
- * work is known to be finished, and freed memory comes back.
- */
+/* The host has waited for work of this context, for all of the stream's if there is one, or the context's: finished
+ * work is known to be finished, and freed memory comes back. */
 void adversary_waited(CUcontext ctx, CUstream s, bool all);
 /* Work is over; may a query say that it is not? */
 bool adversary_hides_stream(const struct CUstream_st *s);

@@ -9,8 +9,6 @@
  */
 #include "sim.h"
 
-#include <string.h>
-
 /* One default pool per device; the handle is the address of its slot. */
 static char pools[SIM_DEVICES_MAX];
 
@@ -63,7 +61,7 @@ static CUresult get(CUdeviceptr *ptr, size_t size, CUstream handle, bool pt, int
 
     if (!ptr || size == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_stream_resolve(handle, pt, &s);
     if (r == CUDA_SUCCESS && s->cap)
         r = CUDA_ERROR_NOT_SUPPORTED; /* natively a memory node */
@@ -77,7 +75,6 @@ static CUresult get(CUdeviceptr *ptr, size_t size, CUstream handle, bool pt, int
         r = sim_device_alloc(s->ctx, size, SIM_MEM_ASYNC, &a);
     if (r == CUDA_SUCCESS)
         *ptr = a->addr;
-    sim_unlock();
     return r;
 }
 
@@ -87,7 +84,7 @@ static CUresult give_back(CUdeviceptr ptr, CUstream handle, bool pt)
     struct sim_work w = {.kind = SIM_FREE, .addr = ptr};
     CUstream s;
 
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_stream_resolve(handle, pt, &s);
     struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
     /* While the stream captures, only memory of the graph may be freed, of which there is none. */
@@ -102,7 +99,6 @@ static CUresult give_back(CUdeviceptr ptr, CUstream handle, bool pt)
         if (r != CUDA_SUCCESS && (a = sim_alloc_find(ptr)))
             a->freeing = false;
     }
-    sim_unlock();
     return r;
 }
 

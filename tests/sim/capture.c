@@ -9,9 +9,7 @@
  */
 #include "sim.h"
 
-#include <string.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 static struct sim_capture *captures;
 static uint64_t ids;
@@ -155,26 +153,23 @@ static CUresult begin(CUstream handle, bool pt, CUgraph graph, const CUgraphNode
 
     if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED || (n && !deps))
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
-    CUresult r = sim_stream_resolve(handle, pt, &s);
-    if (r == CUDA_SUCCESS && s->legacy)
-        r = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    if (r == CUDA_SUCCESS && s->cap)
-        r = CUDA_ERROR_ILLEGAL_STATE;
-    if (r == CUDA_SUCCESS) {
-        struct sim_capture *c = calloc(1, sizeof(*c));
-        *c = (struct sim_capture){
-            .origin = s, .ctx = s->ctx, .mode = mode, .tid = sim_tid(), .id = ++ids, .next = captures};
-        c->own_graph = !graph;
-        c->graph = graph ? graph : calloc(1, sizeof(*graph));
-        c->graph->magic = SIM_MAGIC_GRAPH;
-        captures = c;
-        s->cap = c;
-        for (size_t i = 0; i < n; i++)
-            sim_nodes_add(&s->deps, deps[i]);
-    }
-    sim_unlock();
-    return r;
+    SIM_LOCKED();
+    SIM_TRY(sim_stream_resolve(handle, pt, &s));
+    if (s->legacy)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (s->cap)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    struct sim_capture *c = calloc(1, sizeof(*c));
+    *c =
+        (struct sim_capture){.origin = s, .ctx = s->ctx, .mode = mode, .tid = sim_tid(), .id = ++ids, .next = captures};
+    c->own_graph = !graph;
+    c->graph = graph ? graph : calloc(1, sizeof(*graph));
+    c->graph->magic = SIM_MAGIC_GRAPH;
+    captures = c;
+    s->cap = c;
+    for (size_t i = 0; i < n; i++)
+        sim_nodes_add(&s->deps, deps[i]);
+    return CUDA_SUCCESS;
 }
 
 static void mark(CUgraphNode node)
@@ -209,7 +204,7 @@ static CUresult end(CUstream handle, bool pt, CUgraph *ret)
     if (!ret)
         return CUDA_ERROR_INVALID_VALUE;
     *ret = NULL;
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_stream_resolve(handle, pt, &s);
     struct sim_capture *cap = r == CUDA_SUCCESS ? s->cap : NULL;
     if (r == CUDA_SUCCESS && !cap) {
@@ -230,7 +225,6 @@ static CUresult end(CUstream handle, bool pt, CUgraph *ret)
         }
         sim_capture_end(cap);
     }
-    sim_unlock();
     return r;
 }
 
@@ -241,27 +235,24 @@ static CUresult info(CUstream handle, bool pt, CUstreamCaptureStatus *status, cu
 
     if (!status)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
-    CUresult r = sim_stream_resolve(handle, pt, &s);
-    if (r == CUDA_SUCCESS && s->legacy && sim_capture_peek(s->ctx))
-        r = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-    if (r == CUDA_SUCCESS) {
-        struct sim_capture *cap = s->cap;
-        *status = !cap           ? CU_STREAM_CAPTURE_STATUS_NONE
-                  : cap->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                                 : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-        bool on = *status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-        if (id && on)
-            *id = cap->id;
-        if (graph && on)
-            *graph = cap->graph;
-        if (deps && on)
-            *deps = s->deps.at;
-        if (n && on)
-            *n = s->deps.n;
-    }
-    sim_unlock();
-    return r;
+    SIM_LOCKED();
+    SIM_TRY(sim_stream_resolve(handle, pt, &s));
+    if (s->legacy && sim_capture_peek(s->ctx))
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    struct sim_capture *cap = s->cap;
+    *status = !cap           ? CU_STREAM_CAPTURE_STATUS_NONE
+              : cap->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                             : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    bool on = *status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    if (id && on)
+        *id = cap->id;
+    if (graph && on)
+        *graph = cap->graph;
+    if (deps && on)
+        *deps = s->deps.at;
+    if (n && on)
+        *n = s->deps.n;
+    return CUDA_SUCCESS;
 }
 
 /* Asking about the legacy stream while a blocking stream captures is refused, but harms nothing. */

@@ -10,9 +10,6 @@
  */
 #include "sim.h"
 
-#include <string.h>
-#include <unistd.h>
-
 #define STACK_MAX 32
 
 static struct CUctx_st primaries[SIM_DEVICES_MAX];
@@ -146,23 +143,21 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
         return CUDA_ERROR_INVALID_VALUE;
     if (dev_check(dev))
         return dev_check(dev);
-    sim_lock();
+    SIM_LOCKED();
     stopped_wait(&primaries[dev]);
-    CUresult r = lost[dev] ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
-    if (r == CUDA_SUCCESS)
-        *pctx = sim_primary_take(dev);
-    sim_unlock();
-    return r;
+    if (lost[dev])
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    *pctx = sim_primary_take(dev);
+    return CUDA_SUCCESS;
 }
 
 static CUresult primary_release(CUdevice dev)
 {
     if (dev_check(dev))
         return dev_check(dev);
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = primaries[dev].refs > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
     sim_primary_drop(dev);
-    sim_unlock();
     return r;
 }
 
@@ -174,13 +169,12 @@ static CUresult primary_reset(CUdevice dev)
 {
     if (dev_check(dev))
         return dev_check(dev);
-    sim_lock();
+    SIM_LOCKED();
     CUcontext ctx = &primaries[dev];
     stopped_wait(ctx);
     ctx->refs = 0;
     if (ctx->active)
         ctx_stop(ctx);
-    sim_unlock();
     return CUDA_SUCCESS;
 }
 
@@ -194,10 +188,9 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *acti
         return CUDA_ERROR_INVALID_VALUE;
     if (dev_check(dev))
         return dev_check(dev);
-    sim_lock();
+    SIM_LOCKED();
     *flags = primaries[dev].flags;
     *active = primaries[dev].active && !primaries[dev].stopping;
-    sim_unlock();
     return CUDA_SUCCESS;
 }
 
@@ -205,9 +198,8 @@ static CUresult primary_flags(CUdevice dev, unsigned int flags)
 {
     if (dev_check(dev))
         return dev_check(dev);
-    sim_lock();
+    SIM_LOCKED();
     primaries[dev].flags = flags;
-    sim_unlock();
     return CUDA_SUCCESS;
 }
 

@@ -8,14 +8,6 @@
  */
 #include "sim.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
 #define FAULTS_MAX 32
 
 struct sim_fault {
@@ -284,10 +276,8 @@ __attribute__((destructor)) static void counts_write(void)
     pthread_setcancelstate(cancel, NULL);
 }
 
-/*
- * The row of a base name for a version: the newest one that is not newer than asked for. Rows beyond
- * SIMGPU_DRIVER_VERSION do not exist; a base of which only newer rows exist is there but not for this version.
- */
+/* The row of a base name for a version: the newest one that is not newer than asked for. Rows beyond
+ * SIMGPU_DRIVER_VERSION do not exist; a base of which only newer rows exist is there but not for this version. */
 static CUresult proc_find(const char *name, void **pfn, int version, cuuint64_t flags,
                           CUdriverProcAddressQueryResult *status)
 {

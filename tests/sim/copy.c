@@ -9,8 +9,6 @@
  */
 #include "adversary.h"
 
-#include <string.h>
-
 static bool pageable(uint64_t addr)
 {
     return !sim_is_device_va(addr) && !sim_alloc_find(addr);
@@ -41,10 +39,8 @@ static void *stage(const struct sim_side *src, size_t width, size_t height, size
     return staged;
 }
 
-/*
- * The other device's context that a copy names: to that it belongs as to its stream's. NULL: none. CUDA promises it of
- * copies that the host waits for, so with the adversary only these do.
- */
+/* The other device's context that a copy names: to that it belongs as to its stream's. NULL: none. CUDA promises it of
+ * copies that the host waits for, so with the adversary only these do. */
 static CUcontext other_context(CUcontext own, const struct sim_side *side, bool sync)
 {
     CUcontext ctx = side->must == SIM_OF_CONTEXT ? side->ctx : NULL;
@@ -64,7 +60,7 @@ CUresult sim_copy(struct sim_side dst, struct sim_side src, size_t width, size_t
         return CUDA_SUCCESS;
     if ((height > 1 || depth > 1) && (dst.pitch < width || src.pitch < width))
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_stream_resolve(handle, pt, &s);
     if (r == CUDA_SUCCESS && sync && !s->cap)
         r = s->legacy ? sim_capture_implicit(s->ctx) : CUDA_SUCCESS;
@@ -91,7 +87,6 @@ CUresult sim_copy(struct sim_side dst, struct sim_side src, size_t width, size_t
             w.copy.staged = stage(&src, width, height, depth);
         r = sim_submit(s, &w, sync || (pageable(dst.addr) && !s->cap));
     }
-    sim_unlock();
     return r;
 }
 
@@ -322,13 +317,12 @@ static CUresult set(uint64_t dst, size_t pitch, uint32_t value, unsigned elem, s
     CUresult r = sim_set_of(dst, pitch, value, elem, width, height, &w);
     if (r != CUDA_SUCCESS)
         return r;
-    sim_lock();
+    SIM_LOCKED();
     r = sim_stream_resolve(handle, pt, &s);
     if (r == CUDA_SUCCESS)
         r = sim_work_check(&w, s->ctx->dev);
     if (r == CUDA_SUCCESS)
         r = sim_submit(s, &w, false);
-    sim_unlock();
     return r;
 }
 

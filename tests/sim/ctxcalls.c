@@ -15,13 +15,12 @@ CUresult cuCtxGetDevice(CUdevice *dev)
 
     if (!dev)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_current(&ctx);
     if (ctx) { /* known even when the context is dead */
         *dev = ctx->dev;
         r = CUDA_SUCCESS;
     }
-    sim_unlock();
     return r;
 }
 
@@ -30,14 +29,13 @@ CUresult cuCtxGetDevice_v2(CUdevice *dev, CUcontext ctx)
     SIM_ENTER(cuCtxGetDevice_v2);
     if (!dev)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     if (!ctx)
         sim_current(&ctx);
-    CUresult r = !ctx || ctx->magic != SIM_MAGIC_CTX ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
-    if (r == CUDA_SUCCESS)
-        *dev = ctx->dev;
-    sim_unlock();
-    return r;
+    if (!ctx || ctx->magic != SIM_MAGIC_CTX)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *dev = ctx->dev;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetId(CUcontext ctx, unsigned long long *id)
@@ -45,14 +43,13 @@ CUresult cuCtxGetId(CUcontext ctx, unsigned long long *id)
     SIM_ENTER(cuCtxGetId);
     if (!id)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     if (!ctx)
         sim_current(&ctx);
-    CUresult r = !ctx || ctx->magic != SIM_MAGIC_CTX || !ctx->active ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
-    if (r == CUDA_SUCCESS)
-        *id = ctx->id;
-    sim_unlock();
-    return r;
+    if (!ctx || ctx->magic != SIM_MAGIC_CTX || !ctx->active)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    *id = ctx->id;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetFlags(unsigned int *flags)
@@ -62,12 +59,10 @@ CUresult cuCtxGetFlags(unsigned int *flags)
 
     if (!flags)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
-    CUresult r = sim_current(&ctx);
-    if (r == CUDA_SUCCESS)
-        *flags = ctx->flags;
-    sim_unlock();
-    return r;
+    SIM_LOCKED();
+    SIM_TRY(sim_current(&ctx));
+    *flags = ctx->flags;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuCtxSetFlags(unsigned int flags)
@@ -75,12 +70,10 @@ CUresult cuCtxSetFlags(unsigned int flags)
     SIM_ENTER(cuCtxSetFlags);
     CUcontext ctx;
 
-    sim_lock();
-    CUresult r = sim_current(&ctx);
-    if (r == CUDA_SUCCESS)
-        ctx->flags = flags;
-    sim_unlock();
-    return r;
+    SIM_LOCKED();
+    SIM_TRY(sim_current(&ctx));
+    ctx->flags = flags;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version)
@@ -117,7 +110,7 @@ static CUresult peer_set(CUcontext peer, bool on)
 {
     CUcontext ctx;
 
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_current(&ctx);
     if (r == CUDA_SUCCESS && (!peer || sim_ctx_check(peer) || peer->dev == ctx->dev))
         r = CUDA_ERROR_INVALID_CONTEXT;
@@ -130,7 +123,6 @@ static CUresult peer_set(CUcontext peer, bool on)
         else
             ctx->peers ^= bit;
     }
-    sim_unlock();
     return r;
 }
 
@@ -140,18 +132,13 @@ SIM_CALL(cuCtxDisablePeerAccess, (CUcontext peer), peer_set(peer, false))
 
 static CUresult synchronize(CUcontext ctx)
 {
-    sim_lock();
+    SIM_LOCKED();
     if (!ctx)
         sim_current(&ctx);
-    CUresult r = sim_ctx_check(ctx);
-    if (r == CUDA_SUCCESS)
-        r = sim_capture_sync(ctx);
-    if (r == CUDA_SUCCESS) {
-        sim_ctx_wait(ctx);
-        r = ctx->error;
-    }
-    sim_unlock();
-    return r;
+    SIM_TRY(sim_ctx_check(ctx));
+    SIM_TRY(sim_capture_sync(ctx));
+    sim_ctx_wait(ctx);
+    return ctx->error;
 }
 
 SIM_CALL(cuCtxSynchronize, (void), synchronize(NULL))
@@ -162,10 +149,8 @@ static bool event_ok(CUevent event)
     return event && event->magic == SIM_MAGIC_EVENT && event->gen == event->ctx->gen;
 }
 
-/*
- * Symbols cannot be hidden from dlsym per run; on a simulated older driver the two calls say that they are not
- * supported.
- */
+/* Symbols cannot be hidden from dlsym per run; on a simulated older driver the two calls say that they are not
+ * supported. */
 static bool too_old(void)
 {
     return sim_settings.driver_version < 12050;
@@ -176,30 +161,25 @@ CUresult cuCtxRecordEvent(CUcontext ctx, CUevent event)
     SIM_ENTER(cuCtxRecordEvent);
     if (too_old())
         return CUDA_ERROR_NOT_SUPPORTED;
-    sim_lock();
+    SIM_LOCKED();
     if (!ctx)
         sim_current(&ctx);
-    CUresult r = sim_ctx_check(ctx);
-    if (r == CUDA_SUCCESS && (!event_ok(event) || event->ctx != ctx))
-        r = CUDA_ERROR_INVALID_HANDLE;
-    if (r == CUDA_SUCCESS)
-        r = sim_ctx_stalled(ctx);
-    if (r == CUDA_SUCCESS)
-        r = sim_capture_sync(ctx);
-    if (r == CUDA_SUCCESS) {
-        sim_point_drop(&event->point);
-        event->cap_id = 0;
-        event->recorded = true;
-        event->time = 0;
-        if (!sim_ctx_idle(ctx)) {
-            event->point.ctx = ctx;
-            event->point.seq = ctx->last_seq;
-        } else if (!(event->flags & CU_EVENT_DISABLE_TIMING)) {
-            event->time = sim_now();
-        }
+    SIM_TRY(sim_ctx_check(ctx));
+    if (!event_ok(event) || event->ctx != ctx)
+        return CUDA_ERROR_INVALID_HANDLE;
+    SIM_TRY(sim_ctx_stalled(ctx));
+    SIM_TRY(sim_capture_sync(ctx));
+    sim_point_drop(&event->point);
+    event->cap_id = 0;
+    event->recorded = true;
+    event->time = 0;
+    if (!sim_ctx_idle(ctx)) {
+        event->point.ctx = ctx;
+        event->point.seq = ctx->last_seq;
+    } else if (!(event->flags & CU_EVENT_DISABLE_TIMING)) {
+        event->time = sim_now();
     }
-    sim_unlock();
-    return r;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuCtxWaitEvent(CUcontext ctx, CUevent event)
@@ -207,7 +187,7 @@ CUresult cuCtxWaitEvent(CUcontext ctx, CUevent event)
     SIM_ENTER(cuCtxWaitEvent);
     if (too_old())
         return CUDA_ERROR_NOT_SUPPORTED;
-    sim_lock();
+    SIM_LOCKED();
     if (!ctx)
         sim_current(&ctx);
     CUresult r = sim_ctx_check(ctx);
@@ -222,6 +202,5 @@ CUresult cuCtxWaitEvent(CUcontext ctx, CUevent event)
         r = sim_capture_sync(ctx);
     if (r == CUDA_SUCCESS)
         sim_ctx_fence(ctx, &event->point);
-    sim_unlock();
     return r;
 }

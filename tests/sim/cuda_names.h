@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * cuda_names.h - cuda.h for the simulated libcuda: every exported symbol under its own name, also those that older
- * headers do not have.
- */
+/* cuda_names.h - cuda.h for the simulated libcuda: every exported symbol under its own name, also those that older
+ * headers do not have. */
 #ifndef SIM_CUDA_NAMES_H
 #define SIM_CUDA_NAMES_H
 
@@ -10,42 +8,6 @@
 #define __CUDA_API_VERSION_INTERNAL
 #pragma GCC visibility push(default)
 #include <cuda.h>
-#if CUDA_VERSION < 12050
-CUresult cuCtxRecordEvent(CUcontext ctx, CUevent event);
-CUresult cuCtxWaitEvent(CUcontext ctx, CUevent event);
-CUresult cuCtxCreate_v4(CUcontext *pctx, void *params, unsigned int flags, CUdevice dev);
-typedef void CUctxCreateParams;
-#endif
-#if CUDA_VERSION < 12010
-CUresult cuCtxSetFlags(unsigned int flags);
-#endif
-#if CUDA_VERSION < 12030
-typedef void CUgraphEdgeData;
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *data,
-                                     size_t n, CUstreamCaptureMode mode);
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *data,
-                                          size_t n, CUstreamCaptureMode mode);
-CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                   const CUgraphNode **deps, const void **data, size_t *n);
-CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                        const CUgraphNode **deps, const void **data, size_t *n);
-#endif
-#if CUDA_VERSION < 12080
-CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end);
-CUresult cuStreamGetDevice(CUstream stream, CUdevice *dev);
-CUresult cuStreamGetDevice_ptsz(CUstream stream, CUdevice *dev);
-#endif
-#if CUDA_VERSION < 12080
-typedef void CUmemcpyAttributes;
-#endif
-#if CUDA_VERSION < 13000
-CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
-                               CUmemcpyAttributes *attrs, size_t *indices, size_t n_attrs, CUstream stream);
-CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
-                                    CUmemcpyAttributes *attrs, size_t *indices, size_t n_attrs, CUstream stream);
-CUresult cuCtxGetDevice_v2(CUdevice *dev, CUcontext ctx);
-CUresult cuCtxSynchronize_v2(CUcontext ctx);
-#endif
 #if CUDA_VERSION < 13020
 typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;
 CUresult cuLaunchHostFunc_v2(CUstream stream, CUhostFn fn, void *arg, unsigned int mode);

@@ -9,10 +9,7 @@
  */
 #include "sim.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static bool dev_ok(CUdevice dev)
 {

@@ -12,11 +12,8 @@
  */
 #include "adversary.h"
 
-#include <pthread.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <time.h>
 
 #define DEPTH_MAX 4096 /* operations in a stream before a launch blocks, as launches natively do at some depth */
 

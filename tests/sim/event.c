@@ -25,32 +25,28 @@ CUresult cuEventCreate(CUevent *ret, unsigned int flags)
 
     if (!ret || flags > 7 || ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)))
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
-    CUresult r = sim_current(&ctx);
-    if (r == CUDA_SUCCESS)
-        r = sim_ctx_stalled(ctx);
-    if (r == CUDA_SUCCESS) {
-        CUevent e = spare;
-        if (e) {
-            spare = e->next;
-        } else {
-            e = malloc(sizeof(*e));
-            e->next_all = every;
-            every = e;
-        }
-        *e = (struct CUevent_st){
-            .magic = SIM_MAGIC_EVENT, .gen = ctx->gen, .ctx = ctx, .flags = flags, .next_all = e->next_all};
-        *ret = e;
+    SIM_LOCKED();
+    SIM_TRY(sim_current(&ctx));
+    SIM_TRY(sim_ctx_stalled(ctx));
+    CUevent e = spare;
+    if (e) {
+        spare = e->next;
+    } else {
+        e = malloc(sizeof(*e));
+        e->next_all = every;
+        every = e;
     }
-    sim_unlock();
-    return r;
+    *e = (struct CUevent_st){
+        .magic = SIM_MAGIC_EVENT, .gen = ctx->gen, .ctx = ctx, .flags = flags, .next_all = e->next_all};
+    *ret = e;
+    return CUDA_SUCCESS;
 }
 
 static CUresult destroy(CUevent e)
 {
     if (!e)
         return CUDA_ERROR_INVALID_HANDLE;
-    sim_lock();
+    SIM_LOCKED();
     if (e->magic == SIM_MAGIC_EVENT)
         sim_ctx_stalled(e->ctx);
     CUresult r = e->magic == SIM_MAGIC_EVENT ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
@@ -61,7 +57,6 @@ static CUresult destroy(CUevent e)
         e->next = spare;
         spare = e;
     }
-    sim_unlock();
     return r;
 }
 
@@ -72,7 +67,7 @@ static CUresult record(CUevent e, CUstream handle, bool pt, unsigned flags)
 {
     CUstream s;
 
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_stream_resolve(handle, pt, &s);
     if (r == CUDA_SUCCESS)
         r = event_check(e);
@@ -104,7 +99,6 @@ static CUresult record(CUevent e, CUstream handle, bool pt, unsigned flags)
             sim_point_drop(&p);
         }
     }
-    sim_unlock();
     return r;
 }
 
@@ -136,7 +130,7 @@ static CUresult wait(CUstream handle, CUevent e, bool pt, unsigned flags)
 {
     CUstream s;
 
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_stream_resolve(handle, pt, &s);
     if (r == CUDA_SUCCESS)
         r = event_check(e);
@@ -153,7 +147,6 @@ static CUresult wait(CUstream handle, CUevent e, bool pt, unsigned flags)
         sim_point_take(&w.wait);
         r = sim_submit(s, &w, false);
     }
-    sim_unlock();
     return r;
 }
 
@@ -176,31 +169,25 @@ static CUresult look_check(CUevent e)
 CUresult cuEventQuery(CUevent e)
 {
     SIM_ENTER_(cuEventQuery, sim_in_hostfn); /* allowed there */
-    sim_lock();
-    CUresult r = look_check(e);
-    if (r == CUDA_SUCCESS && (!sim_point_done(&e->point) || adversary_hides_point(&e->point)))
-        r = CUDA_ERROR_NOT_READY;
-    sim_unlock();
-    return r;
+    SIM_LOCKED();
+    SIM_TRY(look_check(e));
+    if (!sim_point_done(&e->point) || adversary_hides_point(&e->point))
+        return CUDA_ERROR_NOT_READY;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuEventSynchronize(CUevent e)
 {
     SIM_ENTER(cuEventSynchronize);
-    sim_lock();
-    CUresult r = look_check(e);
-    if (r == CUDA_SUCCESS) {
-        CUcontext ctx = e->ctx;
-        sim_point_wait(&e->point, ctx);
-        r = ctx->error;
-    }
-    sim_unlock();
-    return r;
+    SIM_LOCKED();
+    SIM_TRY(look_check(e));
+    CUcontext ctx = e->ctx;
+    sim_point_wait(&e->point, ctx);
+    return ctx->error;
 }
 
-/*
- * A context-wide record has no operation that could note the time: it is the time at which it is first seen complete.
- */
+/* A context-wide record has no operation that could note the time: it is the time at which it is first seen
+ * complete. */
 static uint64_t time_of(CUevent e)
 {
     if (e->point.rec)
@@ -214,7 +201,7 @@ static CUresult elapsed(float *ms, CUevent start, CUevent end)
 {
     if (!ms)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = event_check(start);
     if (r == CUDA_SUCCESS)
         r = event_check(end);
@@ -226,7 +213,6 @@ static CUresult elapsed(float *ms, CUevent start, CUevent end)
         r = CUDA_ERROR_NOT_READY;
     if (r == CUDA_SUCCESS)
         *ms = (float)((double)(int64_t)(time_of(end) - time_of(start)) / 1e6);
-    sim_unlock();
     return r;
 }
 

@@ -52,9 +52,8 @@ CUresult cuGraphDestroy(CUgraph graph)
     SIM_ENTER(cuGraphDestroy);
     if (!graph || graph->magic != SIM_MAGIC_GRAPH)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     sim_graph_free(graph);
-    sim_unlock();
     return CUDA_SUCCESS;
 }
 
@@ -63,12 +62,11 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *n)
     SIM_ENTER(cuGraphGetNodes);
     if (!graph || graph->magic != SIM_MAGIC_GRAPH || !n)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     for (size_t i = 0; nodes && i < *n; i++)
         nodes[i] = i < graph->nodes.n ? graph->nodes.at[i] : NULL;
     if (!nodes || *n > graph->nodes.n)
         *n = graph->nodes.n;
-    sim_unlock();
     return CUDA_SUCCESS;
 }
 
@@ -76,7 +74,7 @@ static CUresult add(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, si
 {
     if (!ret || !graph || graph->magic != SIM_MAGIC_GRAPH || (n && !deps))
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_work_check(&w, -1);
     for (size_t i = 0; i < n; i++) {
         if (!deps[i] || deps[i]->magic != SIM_MAGIC_NODE || deps[i]->graph != graph)
@@ -84,7 +82,6 @@ static CUresult add(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, si
     }
     if (r == CUDA_SUCCESS)
         *ret = sim_graph_add(graph, deps, n, &w);
-    sim_unlock();
     return r;
 }
 
@@ -221,9 +218,8 @@ static CUresult node_change(CUgraphNode node, CUresult r, const struct sim_work 
 {
     if (r != CUDA_SUCCESS || !node || node->magic != SIM_MAGIC_NODE)
         return r != CUDA_SUCCESS ? r : CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     r = change(&node->work, w);
-    sim_unlock();
     return r;
 }
 
@@ -232,13 +228,12 @@ static CUresult exec_change(CUgraphExec exec, CUgraphNode node, CUresult r, cons
 {
     if (r != CUDA_SUCCESS || !exec || exec->magic != SIM_MAGIC_EXEC || !node || node->magic != SIM_MAGIC_NODE)
         return r != CUDA_SUCCESS ? r : CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     r = CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < exec->n && i < node->graph->nodes.n; i++) {
         if (node->graph->nodes.at[i] == node)
             r = change(&exec->works[i], w);
     }
-    sim_unlock();
     return r;
 }
 
@@ -304,7 +299,7 @@ CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *ret)
     SIM_ENTER(cuGraphMemcpyNodeGetParams);
     if (!node || node->magic != SIM_MAGIC_NODE || node->work.kind != SIM_COPY || !ret)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     const struct sim_work *w = &node->work;
     *ret = (CUDA_MEMCPY3D){.srcMemoryType = memory_of(w->copy.src), .dstMemoryType = memory_of(w->copy.dst)};
     ret->srcHost = (const void *)(uintptr_t)w->copy.src; /* NOLINT: an address of the program's */
@@ -318,7 +313,6 @@ CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *ret)
     ret->WidthInBytes = w->copy.width;
     ret->Height = w->copy.height;
     ret->Depth = w->copy.depth;
-    sim_unlock();
     return CUDA_SUCCESS;
 }
 
@@ -386,10 +380,9 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
     SIM_ENTER(cuGraphExecDestroy);
     if (!exec || exec->magic != SIM_MAGIC_EXEC)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     stalled_here();
     sim_exec_drop(exec);
-    sim_unlock();
     return CUDA_SUCCESS;
 }
 
@@ -400,13 +393,12 @@ static CUresult launch(CUgraphExec exec, CUstream handle, bool pt, bool run)
 
     if (!exec || exec->magic != SIM_MAGIC_EXEC)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_stream_resolve(handle, pt, &s);
     if (r == CUDA_SUCCESS && run) {
         exec->refs++;
         r = sim_submit(s, &w, false);
     }
-    sim_unlock();
     return r;
 }
 

@@ -10,10 +10,6 @@
  */
 #include "sim.h"
 
-#include <string.h>
-
-#if CUDA_VERSION >= 12050 /* of the headers: older ones lack the types */
-
 struct CUgreenCtx_st {
     uint32_t magic;
     CUcontext ctx;
@@ -88,7 +84,7 @@ static bool green_ok(CUgreenCtx green)
 CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
     SIM_ENTER(cuGreenCtxDestroy);
-    sim_lock();
+    SIM_LOCKED();
     bool ok = green_ok(green);
     if (ok) {
         int dev = green->ctx->dev;
@@ -96,7 +92,6 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
         sim_ctx_end(green->ctx);
         sim_primary_drop(dev);
     }
-    sim_unlock();
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
@@ -114,11 +109,8 @@ CUresult cuGreenCtxStreamCreate(CUstream *ret, CUgreenCtx green, unsigned int fl
     SIM_ENTER(cuGreenCtxStreamCreate);
     if (!ret || !green_ok(green) || flags != CU_STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     *ret = sim_stream_make(sim_primary(green->ctx->dev), flags, priority);
     (*ret)->green = green->ctx;
-    sim_unlock();
     return CUDA_SUCCESS;
 }
-
-#endif

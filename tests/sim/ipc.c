@@ -11,12 +11,8 @@
  */
 #include "sim.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define TAG 0x53494d4950433031u
 
@@ -34,7 +30,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *ret, CUdeviceptr ptr)
 
     if (!ret)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_current(&ctx);
     struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
     if (r == CUDA_SUCCESS && (!a || a->kind != SIM_MEM_DEVICE))
@@ -53,7 +49,6 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *ret, CUdeviceptr ptr)
         memset(ret, 0, sizeof(*ret));
         memcpy(ret, &h, sizeof(h));
     }
-    sim_unlock();
     return r;
 }
 
@@ -90,7 +85,7 @@ static CUresult open_handle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned fl
         return CUDA_ERROR_INVALID_VALUE;
     if (h.pid == (int32_t)getpid())
         return CUDA_ERROR_INVALID_CONTEXT;
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_current(&ctx);
     for (a = r == CUDA_SUCCESS ? ctx->allocs : NULL; a; a = a->next) {
         if (a->kind == SIM_MEM_IPC && !a->freeing && a->ipc_pid == h.pid && a->ipc_file == h.file &&
@@ -113,7 +108,6 @@ static CUresult open_handle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned fl
             munmap(host - h.offset % 4096, len);
         }
     }
-    sim_unlock();
     return r;
 }
 
@@ -127,7 +121,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr ptr)
     SIM_ENTER(cuIpcCloseMemHandle);
     CUcontext ctx;
 
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_current(&ctx);
     struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
     if (r == CUDA_SUCCESS && (!a || a->kind != SIM_MEM_IPC || a->addr != ptr))
@@ -139,6 +133,5 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr ptr)
         if (ctx->gen == gen)
             sim_alloc_free(a);
     }
-    sim_unlock();
     return r;
 }

@@ -34,24 +34,20 @@ static CUresult device_get(CUdeviceptr *ptr, size_t size, enum sim_mem kind)
 
     if (!ptr)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
-    CUresult r = get(size, kind, &a);
-    if (r == CUDA_SUCCESS)
-        *ptr = a->addr;
-    sim_unlock();
-    return r;
+    SIM_LOCKED();
+    SIM_TRY(get(size, kind, &a));
+    *ptr = a->addr;
+    return CUDA_SUCCESS;
 }
 
-/*
- * A free waits for all work of the memory's own context, whichever is current, and other threads' launches there stall.
- * That of stream-ordered memory waits for nothing. A free needs no current context; one that is no more, or that
- * a sticky error has killed, refuses.
- */
+/* A free waits for all work of the memory's own context, whichever is current, and other threads' launches there stall.
+ * That of stream-ordered memory waits for nothing. A free needs no current context; one that is no more, or that a
+ * sticky error has killed, refuses. */
 static CUresult give_back(uint64_t addr, unsigned kinds)
 {
     CUcontext ctx;
 
-    sim_lock();
+    SIM_LOCKED();
     struct sim_alloc *a = sim_alloc_find(addr);
     CUresult r = sim_current(&ctx);
     if (r == CUDA_ERROR_INVALID_CONTEXT)
@@ -70,7 +66,6 @@ static CUresult give_back(uint64_t addr, unsigned kinds)
             sim_alloc_free(a);
         r = ctx->error;
     }
-    sim_unlock();
     return r;
 }
 
@@ -79,13 +74,12 @@ static CUresult give_nothing(void)
 {
     CUcontext ctx;
 
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_current(&ctx);
     if (r == CUDA_ERROR_INVALID_CONTEXT)
         r = CUDA_SUCCESS;
     if (r == CUDA_SUCCESS)
         r = sim_capture_unsafe();
-    sim_unlock();
     return r;
 }
 
@@ -123,17 +117,14 @@ CUresult cuMemGetInfo_v2(size_t *ret_free, size_t *ret_total)
     CUcontext ctx;
     size_t avail, total;
 
-    sim_lock();
-    CUresult r = sim_current(&ctx);
-    if (r == CUDA_SUCCESS) {
-        sim_memory_info(ctx->dev, &avail, &total);
-        if (ret_free)
-            *ret_free = avail;
-        if (ret_total)
-            *ret_total = total;
-    }
-    sim_unlock();
-    return r;
+    SIM_LOCKED();
+    SIM_TRY(sim_current(&ctx));
+    sim_memory_info(ctx->dev, &avail, &total);
+    if (ret_free)
+        *ret_free = avail;
+    if (ret_total)
+        *ret_total = total;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
@@ -141,7 +132,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr pt
     SIM_ENTER(cuMemGetAddressRange_v2);
     CUcontext ctx;
 
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_current(&ctx);
     struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
     if (r == CUDA_SUCCESS && !a)
@@ -152,7 +143,6 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr pt
         if (size)
             *size = a->size;
     }
-    sim_unlock();
     return r;
 }
 
@@ -162,15 +152,12 @@ static CUresult host_get(void **pp, size_t size, unsigned flags)
 
     if (!pp)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
-    CUresult r = get(size, SIM_MEM_HOST, &a);
-    if (r == CUDA_SUCCESS) {
-        *pp = a ? a->host : NULL;
-        if (a)
-            a->flags = flags | CU_MEMHOSTALLOC_DEVICEMAP; /* all of it is */
-    }
-    sim_unlock();
-    return r;
+    SIM_LOCKED();
+    SIM_TRY(get(size, SIM_MEM_HOST, &a));
+    *pp = a ? a->host : NULL;
+    if (a)
+        a->flags = flags | CU_MEMHOSTALLOC_DEVICEMAP; /* all of it is */
+    return CUDA_SUCCESS;
 }
 
 SIM_CALL(cuMemAllocHost_v2, (void **pp, size_t size), host_get(pp, size, 0))
@@ -185,7 +172,7 @@ static CUresult host_register(void *p, size_t size, unsigned flags)
 
     if (!p || size == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_current(&ctx);
     if (r == CUDA_SUCCESS)
         r = sim_ctx_stalled(ctx);
@@ -198,7 +185,6 @@ static CUresult host_register(void *p, size_t size, unsigned flags)
         r = sim_host_alloc(ctx, (uintptr_t)p, p, size, SIM_MEM_REGISTERED, &a);
     if (r == CUDA_SUCCESS)
         a->flags = flags;
-    sim_unlock();
     return r;
 }
 
@@ -210,10 +196,9 @@ CUresult cuMemHostUnregister(void *p)
     SIM_ENTER(cuMemHostUnregister);
     CUresult r = give_back((uintptr_t)p, 1u << SIM_MEM_REGISTERED);
 
-    sim_lock();
+    SIM_LOCKED();
     const struct sim_alloc *a = r == CUDA_ERROR_INVALID_VALUE ? sim_alloc_find((uintptr_t)p) : NULL;
     bool pinned = a && a->kind == SIM_MEM_HOST;
-    sim_unlock();
     return r == CUDA_ERROR_INVALID_VALUE && !pinned ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : r;
 }
 
@@ -221,7 +206,7 @@ static CUresult host_find(void *p, CUdeviceptr *ret_ptr, unsigned *ret_flags)
 {
     CUcontext ctx;
 
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_current(&ctx);
     struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find((uintptr_t)p) : NULL;
     if (r == CUDA_SUCCESS &&
@@ -231,7 +216,6 @@ static CUresult host_find(void *p, CUdeviceptr *ret_ptr, unsigned *ret_flags)
         *ret_ptr = (uintptr_t)p;
         *ret_flags = a->flags;
     }
-    sim_unlock();
     return r;
 }
 

@@ -9,11 +9,7 @@
  */
 #include "pages.h"
 
-#include <fcntl.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
 
 static struct sim_alloc **ranges;
 static size_t n_ranges, room_ranges;
@@ -289,19 +285,17 @@ void sim_memory_view(const struct sim_alloc *a, int fd)
 
 int simgpu_poke(unsigned long long addr, const void *from, size_t n)
 {
-    sim_lock();
+    SIM_LOCKED();
     struct sim_alloc *a = sim_alloc_range(addr, n);
     if (a)
         memcpy(a->host + (addr - a->addr), from, n);
-    sim_unlock();
     return a ? 0 : -1;
 }
 
 void *simgpu_host(unsigned long long addr, size_t n)
 {
-    sim_lock();
+    SIM_LOCKED();
     struct sim_alloc *a = sim_alloc_range(addr, n);
     char *at = a ? a->host + (addr - a->addr) : NULL;
-    sim_unlock();
     return at;
 }

@@ -10,10 +10,7 @@
  */
 #include "pages.h"
 
-#include <fcntl.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 struct device devices[SIM_DEVICES_MAX];
 

@@ -8,8 +8,6 @@
  */
 #include "sim.h"
 
-#include <string.h>
-
 bool sim_done_all(CUcontext ctx, uint64_t seq)
 {
     return !ctx->all.head || ctx->all.head->seq > seq;

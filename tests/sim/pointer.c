@@ -9,9 +9,6 @@
  */
 #include "sim.h"
 
-#include <fcntl.h>
-#include <string.h>
-
 #define PUT(type, value)                                                                                               \
     do {                                                                                                               \
         type v_ = (value);                                                                                             \
@@ -107,11 +104,10 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attr, CUdeviceptr
 
     if (!data)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = asked(ptr, true, &a, &dev);
     if (r == CUDA_SUCCESS)
         r = a ? answer(data, attr, ptr, a, dev) : CUDA_ERROR_INVALID_VALUE;
-    sim_unlock();
     return r;
 }
 
@@ -124,7 +120,7 @@ CUresult cuPointerGetAttributes(unsigned int n, CUpointer_attribute *attrs, void
 
     if (n == 0 || !attrs || !data)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = asked(ptr, false, &a, &dev);
     for (unsigned i = 0; r == CUDA_SUCCESS && i < n; i++) {
         if (a && answer(data[i], attrs[i], ptr, a, dev) == CUDA_SUCCESS)
@@ -143,7 +139,6 @@ CUresult cuPointerGetAttributes(unsigned int n, CUpointer_attribute *attrs, void
         if (attrs[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
             *(int *)data[i] = -2;
     }
-    sim_unlock();
     return r;
 }
 
@@ -155,7 +150,7 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attr, CUde
 
     if (!value || attr != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_current(&ctx);
     struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
     if (r == CUDA_SUCCESS)
@@ -166,14 +161,11 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attr, CUde
         r = CUDA_ERROR_NOT_SUPPORTED;
     if (r == CUDA_SUCCESS)
         a->sync_memops = *(const unsigned *)value;
-    sim_unlock();
     return r;
 }
 
-/*
- * A descriptor that a network card's driver could take. Here it is of the device's whole memory; nobody reads through
- * it, but a library that watches the call sees it succeed.
- */
+/* A descriptor that a network card's driver could take. Here it is of the device's whole memory; nobody reads through
+ * it, but a library that watches the call sees it succeed. */
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t size, CUmemRangeHandleType type,
                                        unsigned long long flags)
 {
@@ -182,7 +174,7 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t siz
 
     if (!handle || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags || size == 0 || size % 4096 || ptr % 4096)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_current(&ctx);
     struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
     if (r == CUDA_SUCCESS && (!a || !a->host || size > a->span - (ptr - a->addr) ||
@@ -195,6 +187,5 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t siz
         else
             *(int *)handle = fd;
     }
-    sim_unlock();
     return r;
 }

@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
@@ -23,15 +24,6 @@
 #pragma GCC visibility push(default)
 #endif
 #include <cuda_runtime_api.h>
-#if CUDART_VERSION < 12030
-cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t s, cudaGraph_t graph, const cudaGraphNode_t *deps,
-                                          const void *data, size_t n, enum cudaStreamCaptureMode mode);
-cudaError_t cudaStreamBeginCaptureToGraph_ptsz(cudaStream_t s, cudaGraph_t graph, const cudaGraphNode_t *deps,
-                                               const void *data, size_t n, enum cudaStreamCaptureMode mode);
-typedef void cudaGraphEdgeData;
-CUresult cuStreamBeginCaptureToGraph(CUstream s, CUgraph graph, const CUgraphNode *deps, const void *data, size_t n,
-                                     CUstreamCaptureMode mode);
-#endif
 #if CUDART_VERSION < 13030
 cudaError_t cudaStreamBeginRecaptureToGraph(cudaStream_t s, enum cudaStreamCaptureMode mode, cudaGraph_t graph,
                                             void *data);
@@ -39,135 +31,79 @@ cudaError_t cudaStreamBeginRecaptureToGraph_ptsz(cudaStream_t s, enum cudaStream
                                                  void *data);
 CUresult cuStreamBeginRecaptureToGraph(CUstream s, CUstreamCaptureMode mode, CUgraph graph, void *fn, void *data);
 #endif
-#if CUDART_VERSION < 12050
-cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **fn, unsigned int version,
-                                             unsigned long long flags, enum cudaDriverEntryPointQueryResult *status);
-cudaError_t cudaGetDriverEntryPointByVersion_ptsz(const char *symbol, void **fn, unsigned int version,
-                                                  unsigned long long flags,
-                                                  enum cudaDriverEntryPointQueryResult *status);
-#endif
 cudaError_t cudaMemcpy3D_ptds(const struct cudaMemcpy3DParms *p);
 cudaError_t cudaMemcpy3DAsync_ptsz(const struct cudaMemcpy3DParms *p, cudaStream_t s);
 cudaError_t cudaMemcpy3DPeer_ptds(const struct cudaMemcpy3DPeerParms *p);
 cudaError_t cudaMemcpy3DPeerAsync_ptsz(const struct cudaMemcpy3DPeerParms *p, cudaStream_t s);
-#if CUDART_VERSION < 13000
-CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, void *attrs,
-                               size_t *indices, size_t n_attrs, CUstream s);
-#endif
-#if CUDART_VERSION >= 13000
 cudaError_t cudaMemcpyBatchAsync_ptsz(void *const *dsts, const void *const *srcs, const size_t *sizes, size_t count,
                                       struct cudaMemcpyAttributes *attrs, size_t *indices, size_t n_attrs,
                                       cudaStream_t s);
 cudaError_t cudaGetDriverEntryPoint_ptsz(const char *symbol, void **fn, unsigned long long flags,
                                          enum cudaDriverEntryPointQueryResult *status);
-#endif
 #ifndef SIM_STATIC
 #pragma GCC visibility pop
 #endif
 
+/* clang-format off */
 /* F: one variant. P: also a per-thread one, [1]. Base name, symbol that has the type, version. */
-#define RT_DRIVER(F, P)                                                                                                \
-    F(cuInit, cuInit, 2000)                                                                                            \
-    F(cuDriverGetVersion, cuDriverGetVersion, 2020)                                                                    \
-    F(cuGetErrorName, cuGetErrorName, 6000)                                                                            \
-    F(cuGetErrorString, cuGetErrorString, 6000)                                                                        \
-    F(cuDeviceGet, cuDeviceGet, 2000)                                                                                  \
-    F(cuDeviceGetCount, cuDeviceGetCount, 2000)                                                                        \
-    F(cuDeviceGetName, cuDeviceGetName, 2000)                                                                          \
-    F(cuDeviceTotalMem, cuDeviceTotalMem_v2, 3020)                                                                     \
-    F(cuDeviceGetAttribute, cuDeviceGetAttribute, 2000)                                                                \
-    F(cuDeviceGetUuid, cuDeviceGetUuid_v2, 11040)                                                                      \
-    F(cuDeviceGetPCIBusId, cuDeviceGetPCIBusId, 4010)                                                                  \
-    F(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer, 4000)                                                              \
-    F(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, 11020)                                                     \
-    F(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000)                                                        \
-    F(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, 11000)                                                      \
-    F(cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState, 7000)                                                    \
-    F(cuCtxSetCurrent, cuCtxSetCurrent, 4000)                                                                          \
-    F(cuCtxGetCurrent, cuCtxGetCurrent, 4000)                                                                          \
-    F(cuCtxGetDevice, cuCtxGetDevice, 2000)                                                                            \
-    F(cuCtxSynchronize, cuCtxSynchronize, 2000)                                                                        \
-    F(cuCtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, 5050)                                                  \
-    F(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, 4000)                                                              \
-    F(cuCtxDisablePeerAccess, cuCtxDisablePeerAccess, 4000)                                                            \
-    F(cuMemGetInfo, cuMemGetInfo_v2, 3020)                                                                             \
-    F(cuMemAlloc, cuMemAlloc_v2, 3020)                                                                                 \
-    F(cuMemAllocPitch, cuMemAllocPitch_v2, 3020)                                                                       \
-    F(cuMemFree, cuMemFree_v2, 3020)                                                                                   \
-    F(cuMemAllocHost, cuMemAllocHost_v2, 3020)                                                                         \
-    F(cuMemFreeHost, cuMemFreeHost, 2000)                                                                              \
-    F(cuMemHostAlloc, cuMemHostAlloc, 2020)                                                                            \
-    F(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, 3020)                                                   \
-    F(cuMemHostGetFlags, cuMemHostGetFlags, 2030)                                                                      \
-    F(cuMemHostRegister, cuMemHostRegister_v2, 6050)                                                                   \
-    F(cuMemHostUnregister, cuMemHostUnregister, 4000)                                                                  \
-    F(cuMemAllocManaged, cuMemAllocManaged, 6000)                                                                      \
-    F(cuPointerGetAttributes, cuPointerGetAttributes, 7000)                                                            \
-    F(cuIpcGetMemHandle, cuIpcGetMemHandle, 4010)                                                                      \
-    F(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2, 11000)                                                                \
-    F(cuIpcCloseMemHandle, cuIpcCloseMemHandle, 4010)                                                                  \
-    F(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020)                                                                         \
-    F(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020)                                                             \
-    F(cuMemPoolGetAttribute, cuMemPoolGetAttribute, 11020)                                                             \
-    F(cuStreamCreate, cuStreamCreate, 2000)                                                                            \
-    F(cuStreamCreateWithPriority, cuStreamCreateWithPriority, 5050)                                                    \
-    F(cuStreamDestroy, cuStreamDestroy_v2, 4000)                                                                       \
-    F(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010)                                     \
-    F(cuEventCreate, cuEventCreate, 2000)                                                                              \
-    F(cuEventDestroy, cuEventDestroy_v2, 4000)                                                                         \
-    F(cuEventQuery, cuEventQuery, 2000)                                                                                \
-    F(cuEventSynchronize, cuEventSynchronize, 2000)                                                                    \
-    F(cuEventElapsedTime, cuEventElapsedTime, 2000)                                                                    \
-    F(cuGraphCreate, cuGraphCreate, 10000)                                                                             \
-    F(cuGraphDestroy, cuGraphDestroy, 10000)                                                                           \
-    F(cuGraphGetNodes, cuGraphGetNodes, 10000)                                                                         \
-    F(cuGraphAddMemcpyNode, cuGraphAddMemcpyNode, 10000)                                                               \
-    F(cuGraphAddHostNode, cuGraphAddHostNode, 10000)                                                                   \
-    F(cuGraphNodeGetType, cuGraphNodeGetType, 10000)                                                                   \
-    F(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, 11040)                                                 \
-    F(cuGraphExecDestroy, cuGraphExecDestroy, 10000)                                                                   \
-    P(cuMemcpy, cuMemcpy, 4000)                                                                                        \
-    P(cuMemcpyAsync, cuMemcpyAsync, 4000)                                                                              \
-    P(cuMemcpyPeer, cuMemcpyPeer, 4000)                                                                                \
-    P(cuMemcpyPeerAsync, cuMemcpyPeerAsync, 4000)                                                                      \
-    P(cuMemcpy3D, cuMemcpy3D_v2, 3020)                                                                                 \
-    P(cuMemcpy3DAsync, cuMemcpy3DAsync_v2, 3020)                                                                       \
-    P(cuMemcpy3DPeer, cuMemcpy3DPeer, 4000)                                                                            \
-    P(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync, 4000)                                                                  \
-    P(cuMemcpyBatchAsync, cuMemcpyBatchAsync_v2, 13000)                                                                \
-    P(cuMemcpyHtoD, cuMemcpyHtoD_v2, 3020)                                                                             \
-    P(cuMemcpyDtoH, cuMemcpyDtoH_v2, 3020)                                                                             \
-    P(cuMemcpyDtoD, cuMemcpyDtoD_v2, 3020)                                                                             \
-    P(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, 3020)                                                                   \
-    P(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, 3020)                                                                   \
-    P(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, 3020)                                                                   \
-    P(cuMemcpy2DUnaligned, cuMemcpy2DUnaligned_v2, 3020)                                                               \
-    P(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, 3020)                                                                       \
-    P(cuMemsetD8, cuMemsetD8_v2, 3020)                                                                                 \
-    P(cuMemsetD8Async, cuMemsetD8Async, 3020)                                                                          \
-    P(cuMemsetD2D8, cuMemsetD2D8_v2, 3020)                                                                             \
-    P(cuMemsetD2D8Async, cuMemsetD2D8Async, 3020)                                                                      \
-    P(cuMemAllocAsync, cuMemAllocAsync, 11020)                                                                         \
-    P(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020)                                                         \
-    P(cuMemFreeAsync, cuMemFreeAsync, 11020)                                                                           \
-    P(cuStreamSynchronize, cuStreamSynchronize, 2000)                                                                  \
-    P(cuStreamQuery, cuStreamQuery, 2000)                                                                              \
-    P(cuStreamWaitEvent, cuStreamWaitEvent, 3020)                                                                      \
-    P(cuStreamGetFlags, cuStreamGetFlags, 5050)                                                                        \
-    P(cuStreamGetPriority, cuStreamGetPriority, 5050)                                                                  \
-    P(cuStreamGetId, cuStreamGetId, 12000)                                                                             \
-    P(cuStreamAddCallback, cuStreamAddCallback, 5000)                                                                  \
-    P(cuLaunchHostFunc, cuLaunchHostFunc, 10000)                                                                       \
-    P(cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010)                                                            \
-    P(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph, 12030)                                                 \
-    P(cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph, 13030)                                             \
-    P(cuStreamEndCapture, cuStreamEndCapture, 10000)                                                                   \
-    P(cuStreamIsCapturing, cuStreamIsCapturing, 10000)                                                                 \
-    P(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v2, 11030)                                                        \
-    P(cuEventRecord, cuEventRecord, 2000)                                                                              \
-    P(cuEventRecordWithFlags, cuEventRecordWithFlags, 11010)                                                           \
-    P(cuGraphUpload, cuGraphUpload, 11010)                                                                             \
+#define RT_DRIVER(F, P) \
+    F(cuInit, cuInit, 2000) F(cuDriverGetVersion, cuDriverGetVersion, 2020) F(cuGetErrorName, cuGetErrorName, 6000) \
+    F(cuGetErrorString, cuGetErrorString, 6000) F(cuDeviceGet, cuDeviceGet, 2000) \
+    F(cuDeviceGetCount, cuDeviceGetCount, 2000) F(cuDeviceGetName, cuDeviceGetName, 2000) \
+    F(cuDeviceTotalMem, cuDeviceTotalMem_v2, 3020) F(cuDeviceGetAttribute, cuDeviceGetAttribute, 2000) \
+    F(cuDeviceGetUuid, cuDeviceGetUuid_v2, 11040) F(cuDeviceGetPCIBusId, cuDeviceGetPCIBusId, 4010) \
+    F(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer, 4000) \
+    F(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, 11020) \
+    F(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000) \
+    F(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, 11000) \
+    F(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, 11000) \
+    F(cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState, 7000) F(cuCtxSetCurrent, cuCtxSetCurrent, 4000) \
+    F(cuCtxGetCurrent, cuCtxGetCurrent, 4000) F(cuCtxGetDevice, cuCtxGetDevice, 2000) \
+    F(cuCtxSynchronize, cuCtxSynchronize, 2000) F(cuCtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, 5050) \
+    F(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, 4000) F(cuCtxDisablePeerAccess, cuCtxDisablePeerAccess, 4000) \
+    F(cuMemGetInfo, cuMemGetInfo_v2, 3020) F(cuMemAlloc, cuMemAlloc_v2, 3020) \
+    F(cuMemAllocPitch, cuMemAllocPitch_v2, 3020) F(cuMemFree, cuMemFree_v2, 3020) \
+    F(cuMemAllocHost, cuMemAllocHost_v2, 3020) F(cuMemFreeHost, cuMemFreeHost, 2000) \
+    F(cuMemHostAlloc, cuMemHostAlloc, 2020) F(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, 3020) \
+    F(cuMemHostGetFlags, cuMemHostGetFlags, 2030) F(cuMemHostRegister, cuMemHostRegister_v2, 6050) \
+    F(cuMemHostUnregister, cuMemHostUnregister, 4000) F(cuMemAllocManaged, cuMemAllocManaged, 6000) \
+    F(cuPointerGetAttributes, cuPointerGetAttributes, 7000) F(cuIpcGetMemHandle, cuIpcGetMemHandle, 4010) \
+    F(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2, 11000) F(cuIpcCloseMemHandle, cuIpcCloseMemHandle, 4010) \
+    F(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020) F(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020) \
+    F(cuMemPoolGetAttribute, cuMemPoolGetAttribute, 11020) F(cuStreamCreate, cuStreamCreate, 2000) \
+    F(cuStreamCreateWithPriority, cuStreamCreateWithPriority, 5050) F(cuStreamDestroy, cuStreamDestroy_v2, 4000) \
+    F(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010) \
+    F(cuEventCreate, cuEventCreate, 2000) F(cuEventDestroy, cuEventDestroy_v2, 4000) \
+    F(cuEventQuery, cuEventQuery, 2000) F(cuEventSynchronize, cuEventSynchronize, 2000) \
+    F(cuEventElapsedTime, cuEventElapsedTime, 2000) F(cuGraphCreate, cuGraphCreate, 10000) \
+    F(cuGraphDestroy, cuGraphDestroy, 10000) F(cuGraphGetNodes, cuGraphGetNodes, 10000) \
+    F(cuGraphAddMemcpyNode, cuGraphAddMemcpyNode, 10000) F(cuGraphAddHostNode, cuGraphAddHostNode, 10000) \
+    F(cuGraphNodeGetType, cuGraphNodeGetType, 10000) \
+    F(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, 11040) \
+    F(cuGraphExecDestroy, cuGraphExecDestroy, 10000) \
+    P(cuMemcpy, cuMemcpy, 4000) P(cuMemcpyAsync, cuMemcpyAsync, 4000) P(cuMemcpyPeer, cuMemcpyPeer, 4000) \
+    P(cuMemcpyPeerAsync, cuMemcpyPeerAsync, 4000) P(cuMemcpy3D, cuMemcpy3D_v2, 3020) \
+    P(cuMemcpy3DAsync, cuMemcpy3DAsync_v2, 3020) P(cuMemcpy3DPeer, cuMemcpy3DPeer, 4000) \
+    P(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync, 4000) P(cuMemcpyBatchAsync, cuMemcpyBatchAsync_v2, 13000) \
+    P(cuMemcpyHtoD, cuMemcpyHtoD_v2, 3020) P(cuMemcpyDtoH, cuMemcpyDtoH_v2, 3020) \
+    P(cuMemcpyDtoD, cuMemcpyDtoD_v2, 3020) P(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, 3020) \
+    P(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, 3020) P(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, 3020) \
+    P(cuMemcpy2DUnaligned, cuMemcpy2DUnaligned_v2, 3020) P(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, 3020) \
+    P(cuMemsetD8, cuMemsetD8_v2, 3020) P(cuMemsetD8Async, cuMemsetD8Async, 3020) \
+    P(cuMemsetD2D8, cuMemsetD2D8_v2, 3020) P(cuMemsetD2D8Async, cuMemsetD2D8Async, 3020) \
+    P(cuMemAllocAsync, cuMemAllocAsync, 11020) P(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020) \
+    P(cuMemFreeAsync, cuMemFreeAsync, 11020) P(cuStreamSynchronize, cuStreamSynchronize, 2000) \
+    P(cuStreamQuery, cuStreamQuery, 2000) P(cuStreamWaitEvent, cuStreamWaitEvent, 3020) \
+    P(cuStreamGetFlags, cuStreamGetFlags, 5050) P(cuStreamGetPriority, cuStreamGetPriority, 5050) \
+    P(cuStreamGetId, cuStreamGetId, 12000) P(cuStreamAddCallback, cuStreamAddCallback, 5000) \
+    P(cuLaunchHostFunc, cuLaunchHostFunc, 10000) P(cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010) \
+    P(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph, 12030) \
+    P(cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph, 13030) \
+    P(cuStreamEndCapture, cuStreamEndCapture, 10000) P(cuStreamIsCapturing, cuStreamIsCapturing, 10000) \
+    P(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v2, 11030) P(cuEventRecord, cuEventRecord, 2000) \
+    P(cuEventRecordWithFlags, cuEventRecordWithFlags, 11010) P(cuGraphUpload, cuGraphUpload, 11010) \
     P(cuGraphLaunch, cuGraphLaunch, 10000)
+/* clang-format on */
 
 /* NOLINTBEGIN(bugprone-macro-parentheses): base is the name declared */
 struct rt_driver {
@@ -213,14 +149,14 @@ CUresult rt_copy_3d(const struct cudaMemcpy3DParms *p, CUDA_MEMCPY3D *ret);
         RT_CALL(call);                                                                                                 \
     }
 
-/* One runtime function and its per-thread twin; pt picks the driver's variant. */
-#define RT_PAIR(sym, pt_sym, params, call)                                                                             \
+/* One runtime function and its per-thread twin, whose name ends in the suffix; pt picks the driver's variant. */
+#define RT_PAIR(suffix, sym, params, call)                                                                             \
     cudaError_t CUDARTAPI sym params                                                                                   \
     {                                                                                                                  \
         enum { pt = 0 };                                                                                               \
         RT_CALL(call);                                                                                                 \
     }                                                                                                                  \
-    cudaError_t CUDARTAPI pt_sym params                                                                                \
+    cudaError_t CUDARTAPI sym##_##suffix params                                                                        \
     {                                                                                                                  \
         enum { pt = 1 };                                                                                               \
         RT_CALL(call);                                                                                                 \

@@ -11,7 +11,6 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 
 #define DEVICES_MAX 64
 
@@ -82,6 +81,39 @@ CUresult rt_primary(int dev, CUcontext *ret)
     return r;
 }
 
+/* The runtime meets a context that is current. If it is a primary context, the runtime has a reference of its own from
+ * now on, and another context if this one was reset. */
+static CUresult adopt(CUcontext *ctx)
+{
+    CUcontext primary = NULL;
+    unsigned flags;
+    int active = 0;
+    CUdevice dev = -1;
+
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < DEVICES_MAX; i++) {
+        if (primaries[i] == *ctx && !live[i])
+            dev = i;
+    }
+    pthread_mutex_unlock(&lock);
+    if (dev >= 0)
+        return rt_primary(dev, ctx);
+    if (rt_drv.cuCtxGetDevice(&dev) != CUDA_SUCCESS || dev >= DEVICES_MAX)
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&lock);
+    if (!live[dev] && rt_drv.cuDevicePrimaryCtxGetState(dev, &flags, &active) == CUDA_SUCCESS && active &&
+        rt_drv.cuDevicePrimaryCtxRetain(&primary, dev) == CUDA_SUCCESS) {
+        if (primary == *ctx) {
+            primaries[dev] = primary;
+            live[dev] = true;
+        } else {
+            rt_drv.cuDevicePrimaryCtxRelease(dev);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
 CUresult rt_enter(void)
 {
     CUresult r = rt_driver_init();
@@ -99,15 +131,7 @@ CUresult rt_enter(void)
         if (r == CUDA_SUCCESS)
             r = rt_drv.cuCtxSetCurrent(ctx);
     } else {
-        int dev = -1;
-        pthread_mutex_lock(&lock);
-        for (int i = 0; i < DEVICES_MAX; i++) {
-            if (primaries[i] == ctx && !live[i])
-                dev = i;
-        }
-        pthread_mutex_unlock(&lock);
-        if (dev >= 0)
-            r = rt_primary(dev, &ctx);
+        r = adopt(&ctx);
     }
     if (r == CUDA_SUCCESS) {
         seen = ctx;
@@ -116,10 +140,8 @@ CUresult rt_enter(void)
     return r;
 }
 
-/*
- * The primary context that is current was reset, or its last reference released, without the runtime: let there be
- * another one. False: it is no primary context of the runtime's, or there is none to be had.
- */
+/* The primary context that is current was reset, or its last reference released, without the runtime: let there be
+ * another one. False: it is no primary context of the runtime's, or there is none to be had. */
 bool rt_renew(void)
 {
     CUcontext ctx = NULL;

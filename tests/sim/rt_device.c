@@ -9,7 +9,6 @@
 #include "rt.h"
 
 #include <stdio.h>
-#include <string.h>
 
 /* These must not make a context. */
 #define NO_CONTEXT(call)                                                                                               \
@@ -109,15 +108,7 @@ static CUresult properties(struct cudaDeviceProp *p, int dev)
     return CUDA_SUCCESS;
 }
 
-/* CUDA 12 headers rename the call; its plain name there has CUDA 11's structure. */
-#if CUDART_VERSION < 13000
-#define PROPERTIES cudaGetDeviceProperties_v2
-extern cudaError_t CUDARTAPI PROPERTIES(struct cudaDeviceProp *p, int dev);
-#else
-#define PROPERTIES cudaGetDeviceProperties
-#endif
-
-RT_BARE(PROPERTIES, (struct cudaDeviceProp * p, int dev), properties(p, dev))
+RT_BARE(cudaGetDeviceProperties, (struct cudaDeviceProp * p, int dev), properties(p, dev))
 
 cudaError_t CUDARTAPI cudaGetLastError(void)
 {

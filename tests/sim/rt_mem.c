@@ -8,8 +8,6 @@
  */
 #include "rt.h"
 
-#include <string.h>
-
 #define D(p) ((CUdeviceptr)(uintptr_t)(p))
 
 static CUresult device_alloc(void **ret, size_t size)
@@ -128,13 +126,10 @@ static CUresult async_alloc(void **ret, size_t size, CUmemoryPool pool, CUstream
     return r;
 }
 
-RT_PAIR(cudaMallocAsync, cudaMallocAsync_ptsz, (void **ret, size_t size, cudaStream_t s),
-        async_alloc(ret, size, NULL, s, pt))
-RT_PAIR(cudaMallocFromPoolAsync, cudaMallocFromPoolAsync_ptsz,
-        (void **ret, size_t size, cudaMemPool_t pool, cudaStream_t s),
+RT_PAIR(ptsz, cudaMallocAsync, (void **ret, size_t size, cudaStream_t s), async_alloc(ret, size, NULL, s, pt))
+RT_PAIR(ptsz, cudaMallocFromPoolAsync, (void **ret, size_t size, cudaMemPool_t pool, cudaStream_t s),
         pool ? async_alloc(ret, size, pool, s, pt) : CUDA_ERROR_INVALID_VALUE)
-RT_PAIR(cudaFreeAsync, cudaFreeAsync_ptsz, (void *p, cudaStream_t s),
-        p ? rt_drv.cuMemFreeAsync[pt](D(p), s) : CUDA_SUCCESS)
+RT_PAIR(ptsz, cudaFreeAsync, (void *p, cudaStream_t s), p ? rt_drv.cuMemFreeAsync[pt](D(p), s) : CUDA_SUCCESS)
 
 RT_FN(cudaDeviceGetDefaultMemPool, (cudaMemPool_t * pool, int dev), rt_drv.cuDeviceGetDefaultMemPool(pool, dev))
 RT_FN(cudaMemPoolTrimTo, (cudaMemPool_t pool, size_t keep), rt_drv.cuMemPoolTrimTo(pool, keep))
@@ -243,26 +238,23 @@ static CUresult copy_2d(void *dst, size_t dpitch, const void *src, size_t spitch
     return async ? rt_drv.cuMemcpy2DAsync[pt](&c, s) : rt_drv.cuMemcpy2DUnaligned[pt](&c);
 }
 
-RT_PAIR(cudaMemcpy, cudaMemcpy_ptds, (void *dst, const void *src, size_t n, enum cudaMemcpyKind kind),
-        copy(dst, src, n, kind, pt))
-RT_PAIR(cudaMemcpyAsync, cudaMemcpyAsync_ptsz,
-        (void *dst, const void *src, size_t n, enum cudaMemcpyKind kind, cudaStream_t s),
+RT_PAIR(ptds, cudaMemcpy, (void *dst, const void *src, size_t n, enum cudaMemcpyKind kind), copy(dst, src, n, kind, pt))
+RT_PAIR(ptsz, cudaMemcpyAsync, (void *dst, const void *src, size_t n, enum cudaMemcpyKind kind, cudaStream_t s),
         copy_async(dst, src, n, kind, s, pt))
-RT_PAIR(cudaMemcpy2D, cudaMemcpy2D_ptds,
+RT_PAIR(ptds, cudaMemcpy2D,
         (void *dst, size_t dpitch, const void *src, size_t spitch, size_t w, size_t h, enum cudaMemcpyKind kind),
         copy_2d(dst, dpitch, src, spitch, w, h, kind, NULL, pt, false))
-RT_PAIR(cudaMemcpy2DAsync, cudaMemcpy2DAsync_ptsz,
+RT_PAIR(ptsz, cudaMemcpy2DAsync,
         (void *dst, size_t dpitch, const void *src, size_t spitch, size_t w, size_t h, enum cudaMemcpyKind kind,
          cudaStream_t s),
         copy_2d(dst, dpitch, src, spitch, w, h, kind, s, pt, true))
-RT_PAIR(cudaMemset, cudaMemset_ptds, (void *p, int value, size_t n),
+RT_PAIR(ptds, cudaMemset, (void *p, int value, size_t n),
         n ? rt_drv.cuMemsetD8[pt](D(p), (unsigned char)value, n) : CUDA_SUCCESS)
-RT_PAIR(cudaMemsetAsync, cudaMemsetAsync_ptsz, (void *p, int value, size_t n, cudaStream_t s),
+RT_PAIR(ptsz, cudaMemsetAsync, (void *p, int value, size_t n, cudaStream_t s),
         n ? rt_drv.cuMemsetD8Async[pt](D(p), (unsigned char)value, n, s) : CUDA_SUCCESS)
-RT_PAIR(cudaMemset2D, cudaMemset2D_ptds, (void *p, size_t pitch, int value, size_t w, size_t h),
+RT_PAIR(ptds, cudaMemset2D, (void *p, size_t pitch, int value, size_t w, size_t h),
         w &&h ? rt_drv.cuMemsetD2D8[pt](D(p), pitch, (unsigned char)value, w, h) : CUDA_SUCCESS)
-RT_PAIR(cudaMemset2DAsync, cudaMemset2DAsync_ptsz,
-        (void *p, size_t pitch, int value, size_t w, size_t h, cudaStream_t s),
+RT_PAIR(ptsz, cudaMemset2DAsync, (void *p, size_t pitch, int value, size_t w, size_t h, cudaStream_t s),
         w &&h ? rt_drv.cuMemsetD2D8Async[pt](D(p), pitch, (unsigned char)value, w, h, s) : CUDA_SUCCESS)
 
 static CUresult copy_peer(void *dst, int ddev, const void *src, int sdev, size_t n, CUstream s, bool async)
@@ -371,20 +363,16 @@ static CUresult copy_3d_peer(const struct cudaMemcpy3DPeerParms *p, CUstream s, 
     return async ? rt_drv.cuMemcpy3DPeerAsync[pt](&peer, s) : rt_drv.cuMemcpy3DPeer[pt](&peer);
 }
 
-RT_PAIR(cudaMemcpy3D, cudaMemcpy3D_ptds, (const struct cudaMemcpy3DParms *p), copy_3d(p, NULL, pt, false))
-RT_PAIR(cudaMemcpy3DAsync, cudaMemcpy3DAsync_ptsz, (const struct cudaMemcpy3DParms *p, cudaStream_t s),
-        copy_3d(p, s, pt, true))
-RT_PAIR(cudaMemcpy3DPeer, cudaMemcpy3DPeer_ptds, (const struct cudaMemcpy3DPeerParms *p),
-        copy_3d_peer(p, NULL, pt, false))
-RT_PAIR(cudaMemcpy3DPeerAsync, cudaMemcpy3DPeerAsync_ptsz, (const struct cudaMemcpy3DPeerParms *p, cudaStream_t s),
+RT_PAIR(ptds, cudaMemcpy3D, (const struct cudaMemcpy3DParms *p), copy_3d(p, NULL, pt, false))
+RT_PAIR(ptsz, cudaMemcpy3DAsync, (const struct cudaMemcpy3DParms *p, cudaStream_t s), copy_3d(p, s, pt, true))
+RT_PAIR(ptds, cudaMemcpy3DPeer, (const struct cudaMemcpy3DPeerParms *p), copy_3d_peer(p, NULL, pt, false))
+RT_PAIR(ptsz, cudaMemcpy3DPeerAsync, (const struct cudaMemcpy3DPeerParms *p, cudaStream_t s),
         copy_3d_peer(p, s, pt, true))
 
-#if CUDART_VERSION >= 13000
-RT_PAIR(cudaMemcpyBatchAsync, cudaMemcpyBatchAsync_ptsz,
+RT_PAIR(ptsz, cudaMemcpyBatchAsync,
         (void *const *dsts, const void *const *srcs, const size_t *sizes, size_t count,
          struct cudaMemcpyAttributes *attrs, size_t *indices, size_t n_attrs, cudaStream_t s),
         rt_drv.cuMemcpyBatchAsync[pt]
             ? rt_drv.cuMemcpyBatchAsync[pt]((CUdeviceptr *)dsts, (CUdeviceptr *)srcs, (size_t *)sizes, count,
                                             (CUmemcpyAttributes *)attrs, indices, n_attrs, s)
             : CUDA_ERROR_NOT_SUPPORTED)
-#endif

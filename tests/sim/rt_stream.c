@@ -14,20 +14,15 @@ RT_FN(cudaStreamCreateWithPriority, (cudaStream_t * s, unsigned int flags, int p
       rt_drv.cuStreamCreateWithPriority(s, flags, priority))
 RT_FN(cudaStreamDestroy, (cudaStream_t s), rt_drv.cuStreamDestroy(s))
 
-RT_PAIR(cudaStreamSynchronize, cudaStreamSynchronize_ptsz, (cudaStream_t s), rt_drv.cuStreamSynchronize[pt](s))
-RT_PAIR(cudaStreamQuery, cudaStreamQuery_ptsz, (cudaStream_t s), rt_drv.cuStreamQuery[pt](s))
-RT_PAIR(cudaStreamGetFlags, cudaStreamGetFlags_ptsz, (cudaStream_t s, unsigned int *flags),
-        rt_drv.cuStreamGetFlags[pt](s, flags))
-RT_PAIR(cudaStreamGetPriority, cudaStreamGetPriority_ptsz, (cudaStream_t s, int *priority),
-        rt_drv.cuStreamGetPriority[pt](s, priority))
-RT_PAIR(cudaStreamGetId, cudaStreamGetId_ptsz, (cudaStream_t s, unsigned long long *id),
-        rt_drv.cuStreamGetId[pt](s, id))
-RT_PAIR(cudaStreamWaitEvent, cudaStreamWaitEvent_ptsz, (cudaStream_t s, cudaEvent_t e, unsigned int flags),
+RT_PAIR(ptsz, cudaStreamSynchronize, (cudaStream_t s), rt_drv.cuStreamSynchronize[pt](s))
+RT_PAIR(ptsz, cudaStreamQuery, (cudaStream_t s), rt_drv.cuStreamQuery[pt](s))
+RT_PAIR(ptsz, cudaStreamGetFlags, (cudaStream_t s, unsigned int *flags), rt_drv.cuStreamGetFlags[pt](s, flags))
+RT_PAIR(ptsz, cudaStreamGetPriority, (cudaStream_t s, int *priority), rt_drv.cuStreamGetPriority[pt](s, priority))
+RT_PAIR(ptsz, cudaStreamGetId, (cudaStream_t s, unsigned long long *id), rt_drv.cuStreamGetId[pt](s, id))
+RT_PAIR(ptsz, cudaStreamWaitEvent, (cudaStream_t s, cudaEvent_t e, unsigned int flags),
         rt_drv.cuStreamWaitEvent[pt](s, e, flags))
-RT_PAIR(cudaLaunchHostFunc, cudaLaunchHostFunc_ptsz, (cudaStream_t s, cudaHostFn_t fn, void *arg),
-        rt_drv.cuLaunchHostFunc[pt](s, fn, arg))
-RT_PAIR(cudaStreamAddCallback, cudaStreamAddCallback_ptsz,
-        (cudaStream_t s, cudaStreamCallback_t cb, void *arg, unsigned int flags),
+RT_PAIR(ptsz, cudaLaunchHostFunc, (cudaStream_t s, cudaHostFn_t fn, void *arg), rt_drv.cuLaunchHostFunc[pt](s, fn, arg))
+RT_PAIR(ptsz, cudaStreamAddCallback, (cudaStream_t s, cudaStreamCallback_t cb, void *arg, unsigned int flags),
         rt_drv.cuStreamAddCallback[pt](s, (CUstreamCallback)(void *)cb, arg,
                                        flags)) /* the codes are the same numbers */
 
@@ -46,29 +41,28 @@ cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t e)
 RT_FN(cudaEventSynchronize, (cudaEvent_t e), rt_drv.cuEventSynchronize(e))
 RT_FN(cudaEventElapsedTime, (float *ms, cudaEvent_t start, cudaEvent_t end), rt_drv.cuEventElapsedTime(ms, start, end))
 
-RT_PAIR(cudaEventRecord, cudaEventRecord_ptsz, (cudaEvent_t e, cudaStream_t s), rt_drv.cuEventRecord[pt](e, s))
-RT_PAIR(cudaEventRecordWithFlags, cudaEventRecordWithFlags_ptsz, (cudaEvent_t e, cudaStream_t s, unsigned int flags),
+RT_PAIR(ptsz, cudaEventRecord, (cudaEvent_t e, cudaStream_t s), rt_drv.cuEventRecord[pt](e, s))
+RT_PAIR(ptsz, cudaEventRecordWithFlags, (cudaEvent_t e, cudaStream_t s, unsigned int flags),
         rt_drv.cuEventRecordWithFlags[pt](e, s, flags))
 
 RT_FN(cudaThreadExchangeStreamCaptureMode, (enum cudaStreamCaptureMode * mode),
       rt_drv.cuThreadExchangeStreamCaptureMode((CUstreamCaptureMode *)mode))
 
-RT_PAIR(cudaStreamBeginCapture, cudaStreamBeginCapture_ptsz, (cudaStream_t s, enum cudaStreamCaptureMode mode),
+RT_PAIR(ptsz, cudaStreamBeginCapture, (cudaStream_t s, enum cudaStreamCaptureMode mode),
         rt_drv.cuStreamBeginCapture[pt](s, (CUstreamCaptureMode)mode))
-RT_PAIR(cudaStreamBeginCaptureToGraph, cudaStreamBeginCaptureToGraph_ptsz,
+RT_PAIR(ptsz, cudaStreamBeginCaptureToGraph,
         (cudaStream_t s, cudaGraph_t graph, const cudaGraphNode_t *deps, const cudaGraphEdgeData *data, size_t n,
          enum cudaStreamCaptureMode mode),
         rt_drv.cuStreamBeginCaptureToGraph[pt]
             ? rt_drv.cuStreamBeginCaptureToGraph[pt](s, graph, deps, (const void *)data, n, (CUstreamCaptureMode)mode)
             : CUDA_ERROR_NOT_SUPPORTED)
-RT_PAIR(cudaStreamBeginRecaptureToGraph, cudaStreamBeginRecaptureToGraph_ptsz,
+RT_PAIR(ptsz, cudaStreamBeginRecaptureToGraph,
         (cudaStream_t s, enum cudaStreamCaptureMode mode, cudaGraph_t graph, void *data),
         rt_drv.cuStreamBeginRecaptureToGraph[pt]
             ? rt_drv.cuStreamBeginRecaptureToGraph[pt](s, (CUstreamCaptureMode)mode, graph, NULL, data)
             : CUDA_ERROR_NOT_SUPPORTED)
-RT_PAIR(cudaStreamEndCapture, cudaStreamEndCapture_ptsz, (cudaStream_t s, cudaGraph_t *graph),
-        rt_drv.cuStreamEndCapture[pt](s, graph))
-RT_PAIR(cudaStreamIsCapturing, cudaStreamIsCapturing_ptsz, (cudaStream_t s, enum cudaStreamCaptureStatus *status),
+RT_PAIR(ptsz, cudaStreamEndCapture, (cudaStream_t s, cudaGraph_t *graph), rt_drv.cuStreamEndCapture[pt](s, graph))
+RT_PAIR(ptsz, cudaStreamIsCapturing, (cudaStream_t s, enum cudaStreamCaptureStatus *status),
         rt_drv.cuStreamIsCapturing[pt](s, (CUstreamCaptureStatus *)status))
 
 static CUresult info(int pt, CUstream s, enum cudaStreamCaptureStatus *status, unsigned long long *id, CUgraph *graph,
@@ -82,17 +76,10 @@ static CUresult info(int pt, CUstream s, enum cudaStreamCaptureStatus *status, u
     return r;
 }
 
-#if CUDART_VERSION >= 13000
-RT_PAIR(cudaStreamGetCaptureInfo, cudaStreamGetCaptureInfo_ptsz,
+RT_PAIR(ptsz, cudaStreamGetCaptureInfo,
         (cudaStream_t s, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph,
          const cudaGraphNode_t **deps, const cudaGraphEdgeData **data, size_t *n),
         info(pt, s, status, id, graph, deps, n))
-#else
-RT_PAIR(cudaStreamGetCaptureInfo_v2, cudaStreamGetCaptureInfo_v2_ptsz,
-        (cudaStream_t s, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph,
-         const cudaGraphNode_t **deps, size_t *n),
-        info(pt, s, status, id, graph, deps, n))
-#endif
 
 RT_FN(cudaGraphCreate, (cudaGraph_t * graph, unsigned int flags), rt_drv.cuGraphCreate(graph, flags))
 RT_FN(cudaGraphDestroy, (cudaGraph_t graph), rt_drv.cuGraphDestroy(graph))
@@ -140,10 +127,8 @@ RT_FN(cudaGraphInstantiateWithFlags, (cudaGraphExec_t * exec, cudaGraph_t graph,
       rt_drv.cuGraphInstantiateWithFlags(exec, graph, flags))
 RT_FN(cudaGraphExecDestroy, (cudaGraphExec_t exec), rt_drv.cuGraphExecDestroy(exec))
 
-RT_PAIR(cudaGraphUpload, cudaGraphUpload_ptsz, (cudaGraphExec_t exec, cudaStream_t s),
-        rt_drv.cuGraphUpload[pt](exec, s))
-RT_PAIR(cudaGraphLaunch, cudaGraphLaunch_ptsz, (cudaGraphExec_t exec, cudaStream_t s),
-        rt_drv.cuGraphLaunch[pt](exec, s))
+RT_PAIR(ptsz, cudaGraphUpload, (cudaGraphExec_t exec, cudaStream_t s), rt_drv.cuGraphUpload[pt](exec, s))
+RT_PAIR(ptsz, cudaGraphLaunch, (cudaGraphExec_t exec, cudaStream_t s), rt_drv.cuGraphLaunch[pt](exec, s))
 
-RT_PAIR(cudaLaunchKernel, cudaLaunchKernel_ptsz,
-        (const void *func, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s), CUDA_ERROR_NOT_SUPPORTED)
+RT_PAIR(ptsz, cudaLaunchKernel, (const void *func, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s),
+        CUDA_ERROR_NOT_SUPPORTED)

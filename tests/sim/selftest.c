@@ -9,11 +9,6 @@
  */
 #include "selftest.h"
 
-#include <dlfcn.h>
-#include <pthread.h>
-#include <string.h>
-#include <time.h>
-
 int failures, checks;
 struct driver drv;
 
@@ -121,7 +116,6 @@ static void test_retain_beside_reset(void)
 /* Batches of copies are refused on the legacy stream and without attributes. */
 static void test_batch(void)
 {
-#if CUDART_VERSION >= 13000
     struct cudaMemcpyAttributes attrs = {.srcAccessOrder = cudaMemcpySrcAccessOrderStream};
     char from[16], to[16];
     void *dsts[] = {to};
@@ -131,7 +125,6 @@ static void test_batch(void)
     CHECK_EQ(cudaMemcpyBatchAsync(dsts, srcs, sizes, 1, &attrs, &first, 1, cudaStreamLegacy), 1);
     CHECK_EQ(cudaMemcpyBatchAsync(dsts, srcs, sizes, 1, &attrs, &first, 0, cudaStreamPerThread), 1);
     cudaGetLastError();
-#endif
 }
 
 static void test_sticky(void)

@@ -9,12 +9,7 @@
  */
 #include "selftest.h"
 
-#include <dlfcn.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 static int run_self(const char *part, const char *name, const char *value)
 {
@@ -441,10 +436,8 @@ __attribute__((no_sanitize("thread"))) static unsigned char looked_at(const vola
     return *byte;
 }
 
-/*
- * Unmapping waits neither for work that has not begun, nor for work that is in the middle of the memory, and both find
- * an illegal address. Of the fill nobody knows when it is in the middle, so it is tried until it was.
- */
+/* Unmapping waits neither for work that has not begun, nor for work that is in the middle of the memory, and both find
+ * an illegal address. Of the fill nobody knows when it is in the middle, so it is tried until it was. */
 static void part_unmap(bool begun)
 {
     LOAD_MAPPING;

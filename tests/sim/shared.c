@@ -10,14 +10,9 @@
  */
 #include "pages.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #define ROWS 256
 

@@ -12,10 +12,18 @@
 #ifndef SIM_H
 #define SIM_H
 
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "cuda_names.h"
 
@@ -43,10 +51,8 @@ struct sim_settings {
 };
 extern struct sim_settings sim_settings;
 
-/*
- * First thing in every exported function, without the lock: counts the call, serves injected faults, and refuses calls
- * from host functions (800), in a forked child and before cuInit (3), unless early.
- */
+/* First thing in every exported function, without the lock: counts the call, serves injected faults, and refuses calls
+ * from host functions (800), in a forked child and before cuInit (3), unless early. */
 CUresult sim_enter(struct sim_counter *c, bool early);
 void sim_settings_init(void);
 void sim_initialized_set(void);
@@ -145,10 +151,9 @@ bool sim_vmm_reaches(const struct sim_alloc *a, int dev);
 CUmemoryPool sim_pool_of(int dev);
 char *sim_memory_host(int dev, uint64_t addr);
 void sim_memory_punch(int dev, uint64_t addr, size_t n); /* make it zero again */
-/*
- * The file that holds an allocation's bytes from now on, and the allocation's place in it: one of its own, so that who
- * maps it keeps them when the allocation is freed. -1: there is none. May drop the lock, waiting for operations on it.
- */
+/* The file that holds an allocation's bytes from now on, and the allocation's place in it: one of its own, so that who
+ * maps it keeps them when the allocation is freed. -1: there is none. May drop the lock, waiting for operations on
+ * it. */
 int sim_memory_export(struct sim_alloc *a, uint64_t *ret_offset);
 /* Let this file hold an allocation's bytes, until its pages are punched. */
 void sim_memory_view(const struct sim_alloc *a, int fd);
@@ -225,9 +230,8 @@ struct sim_work {
     };
 };
 
-/*
- * A condition that only events from outside the context's own numbering can meet; shared by the operations behind it.
- */
+/* A condition that only events from outside the context's own numbering can meet; shared by the operations behind
+ * it. */
 struct sim_barrier {
     int refs;
     struct sim_point point;
@@ -319,16 +323,26 @@ struct CUevent_st {
 
 void sim_lock(void);
 void sim_unlock(void);
+/* The lock, until the block in which this stands is left. */
+#define SIM_LOCKED() __attribute__((cleanup(sim_unlock_late), unused)) const char locked_ = (sim_lock(), 0)
+static inline void sim_unlock_late(const char *unused)
+{
+    sim_unlock();
+}
+/* Leave the function with the result of a call that is no success. */
+#define SIM_TRY(call)                                                                                                  \
+    do {                                                                                                               \
+        const CUresult result_ = (call);                                                                               \
+        if (result_ != CUDA_SUCCESS)                                                                                   \
+            return result_;                                                                                            \
+    } while (0)
 uint64_t sim_now(void);
 
-/*
- * Queue work behind everything in s, or add it to the capture that s is in. Takes over staged memory and references in
- * w. Waits for it if sync. May drop the lock meanwhile.
- */
+/* Queue work behind everything in s, or add it to the capture that s is in. Takes over staged memory and references in
+ * w. Waits for it if sync. May drop the lock meanwhile. */
 CUresult sim_submit(CUstream s, struct sim_work *w, bool sync);
-/*
- * Everything given to the context so far is done / of its blocking streams / of s. These drop the lock while waiting.
- */
+/* Everything given to the context so far is done / of its blocking streams / of s. These drop the lock while
+ * waiting. */
 void sim_ctx_wait(CUcontext ctx);
 void sim_ctx_stall(CUcontext ctx); /* the same, while other threads' launches and calls stall */
 /* Wait for others' sim_ctx_stall, as natively nearly every call does but queries. May drop the lock. Result as

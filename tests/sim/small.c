@@ -10,8 +10,6 @@
 #include "adversary.h"
 #include "pages.h"
 
-#include <string.h>
-
 #define DIRT       0xa5
 #define DIRT_BYTES 16384
 
@@ -40,10 +38,8 @@ static struct small *small_new(int dev)
     return s;
 }
 
-/*
- * The adversary puts dirt into the granules before this one that were never handed out; into many of them at both ends
- * alone, because the kernel takes its time for each page that is touched.
- */
+/* The adversary puts dirt into the granules before this one that were never handed out; into many of them at both ends
+ * alone, because the kernel takes its time for each page that is touched. */
 static void small_dirty(struct small *s, struct device *d, unsigned end)
 {
     char *from = d->host + s->page * SIM_PAGE + s->dirty * SIM_GRANULE;

@@ -10,11 +10,6 @@
  */
 #include "adversary.h"
 
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #define OWN_MAX 16
 
 struct own { /* per-thread default streams, one for each context used */
@@ -107,13 +102,12 @@ static void own_end(void *arg)
 {
     struct own *o = arg;
 
-    sim_lock();
+    SIM_LOCKED();
     for (int i = 0; i < OWN_MAX; i++) {
         if (o[i].ctx && o[i].gen == o[i].ctx->gen)
             kill(o[i].s);
         o[i].ctx = NULL;
     }
-    sim_unlock();
 }
 
 static void own_key_make(void)
@@ -159,9 +153,7 @@ CUresult sim_stream_resolve(CUstream handle, bool pt, CUstream *ret)
         *ret = handle;
         return sim_ctx_check(handle->ctx);
     }
-    CUresult r = sim_current(&ctx);
-    if (r != CUDA_SUCCESS)
-        return r;
+    SIM_TRY(sim_current(&ctx));
     if (handle == CU_STREAM_PER_THREAD || (!handle && pt))
         return own_stream(ctx, ret);
     *ret = &ctx->legacy;
@@ -183,14 +175,11 @@ static CUresult create(CUstream *ret, unsigned flags, int priority)
 
     if (!ret || flags > CU_STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
-    CUresult r = sim_current(&ctx);
-    if (r == CUDA_SUCCESS)
-        r = sim_ctx_stalled(ctx);
-    if (r == CUDA_SUCCESS)
-        *ret = sim_stream_make(ctx, flags, priority);
-    sim_unlock();
-    return r;
+    SIM_LOCKED();
+    SIM_TRY(sim_current(&ctx));
+    SIM_TRY(sim_ctx_stalled(ctx));
+    *ret = sim_stream_make(ctx, flags, priority);
+    return CUDA_SUCCESS;
 }
 
 SIM_CALL(cuStreamCreate, (CUstream * ret, unsigned int flags), create(ret, flags, 0))
@@ -203,7 +192,7 @@ static CUresult destroy(CUstream handle)
 
     if (handle <= CU_STREAM_PER_THREAD)
         return CUDA_ERROR_INVALID_HANDLE;
-    sim_lock();
+    SIM_LOCKED();
     if (handle->magic == SIM_MAGIC_STREAM) {
         sim_ctx_stalled(handle->ctx);
         handle->dying = true;
@@ -213,17 +202,14 @@ static CUresult destroy(CUstream handle)
     CUresult r = sim_stream_resolve(handle, false, &s);
     if (handle->magic == SIM_MAGIC_STREAM && !handle->per_thread)
         kill(handle);
-    sim_unlock();
     return r;
 }
 
 SIM_CALL(cuStreamDestroy, (CUstream s), destroy(s))
 SIM_CALL(cuStreamDestroy_v2, (CUstream s), destroy(s))
 
-/*
- * Looking at a stream that is captured, or that a capture would have to wait for, ends the capture; and captures forbid
- * to look at any stream.
- */
+/* Looking at a stream that is captured, or that a capture would have to wait for, ends the capture; and captures forbid
+ * to look at any stream. */
 static CUresult look_check(CUstream s)
 {
     if (s->cap) {
@@ -239,45 +225,34 @@ static CUresult synchronize(CUstream handle, bool pt)
 {
     CUstream s;
 
-    sim_lock();
-    CUresult r = sim_stream_resolve(handle, pt, &s);
-    if (r == CUDA_SUCCESS)
-        r = look_check(s);
-    if (r == CUDA_SUCCESS) {
-        CUcontext ctx = s->ctx;
-        sim_stream_wait(s);
-        r = ctx->error;
-    }
-    sim_unlock();
-    return r;
+    SIM_LOCKED();
+    SIM_TRY(sim_stream_resolve(handle, pt, &s));
+    SIM_TRY(look_check(s));
+    CUcontext ctx = s->ctx;
+    sim_stream_wait(s);
+    return ctx->error;
 }
 
 static CUresult query(CUstream handle, bool pt)
 {
     CUstream s;
 
-    sim_lock();
-    CUresult r = sim_stream_resolve(handle, pt, &s);
-    if (r == CUDA_SUCCESS)
-        r = look_check(s);
-    if (r == CUDA_SUCCESS && (!sim_stream_idle(s) || adversary_hides_stream(s)))
-        r = CUDA_ERROR_NOT_READY;
-    sim_unlock();
-    return r;
+    SIM_LOCKED();
+    SIM_TRY(sim_stream_resolve(handle, pt, &s));
+    SIM_TRY(look_check(s));
+    if (!sim_stream_idle(s) || adversary_hides_stream(s))
+        return CUDA_ERROR_NOT_READY;
+    return CUDA_SUCCESS;
 }
 
 static CUresult submit(CUstream handle, bool pt, struct sim_work w)
 {
     CUstream s;
 
-    sim_lock();
-    CUresult r = sim_stream_resolve(handle, pt, &s);
-    if (r == CUDA_SUCCESS)
-        r = sim_work_check(&w, s->ctx->dev);
-    if (r == CUDA_SUCCESS)
-        r = sim_submit(s, &w, false);
-    sim_unlock();
-    return r;
+    SIM_LOCKED();
+    SIM_TRY(sim_stream_resolve(handle, pt, &s));
+    SIM_TRY(sim_work_check(&w, s->ctx->dev));
+    return sim_submit(s, &w, false);
 }
 
 static CUresult host_func(CUstream s, bool pt, CUhostFn fn, CUstreamCallback cb, void *arg)
@@ -362,22 +337,19 @@ static CUresult ask(CUstream handle, bool pt, enum ask what, void *ret)
 
     if (!ret)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
-    CUresult r = sim_stream_resolve(handle, pt, &s);
-    if (r == CUDA_SUCCESS) {
-        if (what == ASK_CTX)
-            *(CUcontext *)ret = s->green ? s->green : s->ctx;
-        else if (what == ASK_FLAGS)
-            *(unsigned *)ret = s->flags;
-        else if (what == ASK_PRIORITY)
-            *(int *)ret = s->priority;
-        else if (what == ASK_ID)
-            *(unsigned long long *)ret = s->id;
-        else
-            *(CUdevice *)ret = s->ctx->dev;
-    }
-    sim_unlock();
-    return r;
+    SIM_LOCKED();
+    SIM_TRY(sim_stream_resolve(handle, pt, &s));
+    if (what == ASK_CTX)
+        *(CUcontext *)ret = s->green ? s->green : s->ctx;
+    else if (what == ASK_FLAGS)
+        *(unsigned *)ret = s->flags;
+    else if (what == ASK_PRIORITY)
+        *(int *)ret = s->priority;
+    else if (what == ASK_ID)
+        *(unsigned long long *)ret = s->id;
+    else
+        *(CUdevice *)ret = s->ctx->dev;
+    return CUDA_SUCCESS;
 }
 
 SIM_PAIR(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream s), synchronize(s, pt))

@@ -71,14 +71,12 @@ SIM_FN(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, 4000)
 SIM_FN(cuCtxDisablePeerAccess, cuCtxDisablePeerAccess, 4000)
 SIM_FN(cuCtxRecordEvent, cuCtxRecordEvent, 12050)
 SIM_FN(cuCtxWaitEvent, cuCtxWaitEvent, 12050)
-#if CUDA_VERSION >= 12050
 SIM_FN(cuDeviceGetDevResource, cuDeviceGetDevResource, 12040)
 SIM_FN(cuDevResourceGenerateDesc, cuDevResourceGenerateDesc, 12040)
 SIM_FN(cuGreenCtxCreate, cuGreenCtxCreate, 12040)
 SIM_FN(cuGreenCtxDestroy, cuGreenCtxDestroy, 12040)
 SIM_FN(cuCtxFromGreenCtx, cuCtxFromGreenCtx, 12040)
 SIM_FN(cuGreenCtxStreamCreate, cuGreenCtxStreamCreate, 12050)
-#endif
 
 SIM_FN(cuMemGetInfo, cuMemGetInfo_v2, 3020)
 SIM_FN(cuMemAlloc, cuMemAlloc, 2000)

@@ -60,12 +60,9 @@ CUresult cuTexObjectCreate(CUtexObject *ret, const CUDA_RESOURCE_DESC *from, con
     SIM_ENTER(cuTexObjectCreate);
     if (!ret || !from || !texture)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
-    CUresult r = sim_current(&ctx);
-    if (r == CUDA_SUCCESS)
-        r = make(ctx, from, ret);
-    sim_unlock();
-    return r;
+    SIM_LOCKED();
+    SIM_TRY(sim_current(&ctx));
+    return make(ctx, from, ret);
 }
 
 CUresult cuTexObjectDestroy(CUtexObject number)
@@ -73,13 +70,12 @@ CUresult cuTexObjectDestroy(CUtexObject number)
     CUcontext ctx;
 
     SIM_ENTER(cuTexObjectDestroy);
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_current(&ctx);
     struct object *o = r == CUDA_SUCCESS ? object_of(number, ctx) : NULL;
     if (o)
         o->ctx = NULL;
     else if (r == CUDA_SUCCESS)
         r = CUDA_ERROR_INVALID_VALUE;
-    sim_unlock();
     return r;
 }

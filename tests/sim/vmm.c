@@ -20,10 +20,7 @@
  */
 #include "pages.h"
 
-#include <fcntl.h>
-#include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define MAGIC 0x53564d4du
 
@@ -112,7 +109,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *ret, size_t size, const CUmem
         return CUDA_ERROR_NOT_SUPPORTED;
     if ((prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) && !setting("SIMGPU_FABRIC", false))
         return CUDA_ERROR_NOT_PERMITTED;
-    sim_lock();
+    SIM_LOCKED();
     CUresult r = sim_memory_charge(dev, size) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     if (r == CUDA_SUCCESS) {
         struct physical *p = calloc(1, sizeof(*p));
@@ -120,7 +117,6 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *ret, size_t size, const CUmem
             .magic = MAGIC, .dev = dev, .size = size, .refs = 1, .handle_types = prop->requestedHandleTypes};
         *ret = (uintptr_t)p;
     }
-    sim_unlock();
     return r;
 }
 
@@ -215,36 +211,33 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ret, void 
 
     if (!ret || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !shared_read((int)(intptr_t)shared, &read))
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     struct physical *p = import((int)(intptr_t)shared, &read);
     if (p)
         *ret = (uintptr_t)p;
-    sim_unlock();
     return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *ret, void *ptr)
 {
     SIM_ENTER(cuMemRetainAllocationHandle);
-    sim_lock();
+    SIM_LOCKED();
     struct sim_alloc *a = sim_alloc_find((uintptr_t)ptr);
     struct physical *p = ret && a && a->kind == SIM_MEM_VMM ? a->physical : NULL;
     if (p) {
         p->refs++;
         *ret = (uintptr_t)p;
     }
-    sim_unlock();
     return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     SIM_ENTER(cuMemRelease);
-    sim_lock();
+    SIM_LOCKED();
     struct physical *p = physical_of(handle);
     if (p)
         physical_drop(p);
-    sim_unlock();
     return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -256,23 +249,20 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t align, CUdevi
 
     if (!ptr || size == 0 || size % SIM_PAGE || align > SIM_PAGE)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_lock();
+    SIM_LOCKED();
     /* Here each device has addresses of its own. */
     int dev = sim_current(&ctx) == CUDA_SUCCESS ? ctx->dev : 0;
     owners[dev].dev = dev;
-    CUresult r = sim_device_alloc(&owners[dev], size, SIM_MEM_VMM, &a);
-    if (r == CUDA_SUCCESS) {
-        *ptr = a->range = a->addr;
-        a->range_size = size;
-    }
-    sim_unlock();
-    return r;
+    SIM_TRY(sim_device_alloc(&owners[dev], size, SIM_MEM_VMM, &a));
+    *ptr = a->range = a->addr;
+    a->range_size = size;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 {
     SIM_ENTER(cuMemAddressFree);
-    sim_lock();
+    SIM_LOCKED();
     struct sim_alloc *a = sim_alloc_find(ptr);
     CUresult r = a && a->kind == SIM_MEM_VMM && a->addr == ptr && a->size == size && a->range == ptr &&
                          a->range_size == size && !a->physical
@@ -280,7 +270,6 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
                      : CUDA_ERROR_INVALID_VALUE;
     if (r == CUDA_SUCCESS)
         sim_alloc_free(a);
-    sim_unlock();
     return r;
 }
 
@@ -317,7 +306,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
                   unsigned long long flags)
 {
     SIM_ENTER(cuMemMap);
-    sim_lock();
+    SIM_LOCKED();
     struct sim_alloc *a = sim_alloc_find(ptr);
     struct physical *p = physical_of(handle);
     CUresult r = CUDA_SUCCESS;
@@ -335,14 +324,13 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
             sim_memory_view(a, p->fd);
         sim_alloc_renew(a);
     }
-    sim_unlock();
     return r;
 }
 
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t n)
 {
     SIM_ENTER(cuMemSetAccess);
-    sim_lock();
+    SIM_LOCKED();
     struct sim_alloc *a = sim_alloc_find(ptr);
     bool ok = a && a->kind == SIM_MEM_VMM && a->physical && a->addr == ptr && a->size == size && desc && n;
     for (size_t i = 0; ok && i < n; i++)
@@ -354,7 +342,6 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
     }
     if (ok)
         a->host = a->access ? sim_memory_host(a->dev, a->addr) : NULL;
-    sim_unlock();
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -391,10 +378,8 @@ static struct sim_alloc *mapping_at(CUdeviceptr ptr, size_t size)
     return a && a->kind == SIM_MEM_VMM && a->physical && a->addr == ptr && a->size == size ? a : NULL;
 }
 
-/*
- * The mapping at this address, which no operation finds from now on. Those that are in the middle of it fail when they
- * look again (work.c); their bytes stay until then, and the lock is dropped meanwhile. NULL: there is none.
- */
+/* The mapping at this address, which no operation finds from now on. Those that are in the middle of it fail when they
+ * look again (work.c); their bytes stay until then, and the lock is dropped meanwhile. NULL: there is none. */
 static struct sim_alloc *mapping_leave(CUdeviceptr ptr, size_t size)
 {
     struct sim_alloc *a;
@@ -413,35 +398,32 @@ static struct sim_alloc *mapping_leave(CUdeviceptr ptr, size_t size)
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     SIM_ENTER(cuMemUnmap);
-    sim_lock();
+    SIM_LOCKED();
     struct sim_alloc *a = mapping_leave(ptr, size);
     if (a)
         unmap(a);
-    sim_unlock();
     return a ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
 {
     SIM_ENTER(cuMemGetAccess);
-    sim_lock();
+    SIM_LOCKED();
     struct sim_alloc *a = sim_alloc_find(ptr);
     int dev = flags && location && a && a->kind == SIM_MEM_VMM && a->physical ? location_device(location) : -1;
     if (dev >= 0)
         *flags = a->access >> dev & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    sim_unlock();
     return dev >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
 {
     SIM_ENTER(cuMemGetAllocationPropertiesFromHandle);
-    sim_lock();
+    SIM_LOCKED();
     struct physical *p = physical_of(handle);
     if (p && prop)
         *prop = (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .requestedHandleTypes = p->handle_types,
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = p->dev}};
-    sim_unlock();
     return p && prop ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

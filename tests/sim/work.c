@@ -11,10 +11,6 @@
  */
 #include "adversary.h"
 
-#include <stdio.h>
-#include <string.h>
-#include <time.h>
-
 static size_t area_bytes(size_t pitch, size_t width, size_t height)
 {
     return height ? pitch * (height - 1) + width : 0;
@@ -150,9 +146,7 @@ static bool value_met(uint64_t have, const struct sim_work *w)
     }
 }
 
-/*
- * Not looked at by the thread sanitizer: a flag may be set by a copy, too. The lock orders the work after it.
- */
+/* Not looked at by the thread sanitizer: a flag may be set by a copy, too. The lock orders the work after it. */
 __attribute__((no_sanitize("thread"))) static uint64_t value_load(const char *at, unsigned bytes)
 {
     return bytes == 4 ? *(const volatile uint32_t *)at : *(const volatile uint64_t *)at;

@@ -46,10 +46,8 @@ HIDDEN struct place place_enter(ncclComm_t comm);
 
 enum need { NEED_ANY, NEED_LIVE, NEED_READY };
 
-/*
- * Every function with a communicator. NEED_ANY: may be called beside others on it; NEED_LIVE: by one thread at a time;
- * NEED_READY: and only on one that is ready.
- */
+/* Every function with a communicator. NEED_ANY: may be called beside others on it; NEED_LIVE: by one thread at a time;
+ * NEED_READY: and only on one that is ready. */
 HIDDEN ncclResult_t comm_enter(struct call *call, ncclComm_t comm, enum need need);
 
 #define COMM_ENTER(function, comm, need)                                                                               \

@@ -6,10 +6,6 @@
  */
 #include "api.h"
 
-#include <stdio.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 API(ncclResult_t, GetVersion, (int *version))
 {
     ENTER(ncclGetVersion);

@@ -6,8 +6,6 @@
  */
 #include "api.h"
 
-#include <stdlib.h>
-
 #define REDOPS_MAX ((int)(sizeof(comms->redops) / sizeof(comms->redops[0])))
 
 API(ncclResult_t, RedOpCreatePreMulSum,

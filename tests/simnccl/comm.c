@@ -6,12 +6,6 @@
  */
 #include "api.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 pthread_mutex_t comms_lock = PTHREAD_MUTEX_INITIALIZER;
 ncclComm_t comms;
 static __thread char last_error[64];

@@ -10,12 +10,7 @@
 #include "simnccl.h"
 
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #define FAILURES_MAX 8
 

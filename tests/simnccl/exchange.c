@@ -10,9 +10,6 @@
  */
 #include "run.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static const char *const levels[] = {"outside registered memory", "partly in registered memory",
                                      "in registered memory"};
 

@@ -6,8 +6,6 @@
  */
 #include "api.h"
 
-#include <stdlib.h>
-
 __thread int group_depth;
 static __thread struct op *group_ops, **group_ops_end;
 static __thread struct job *group_jobs, **group_jobs_end;

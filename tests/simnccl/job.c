@@ -6,9 +6,6 @@
  */
 #include "api.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 #define SCRATCH_BYTES ((size_t)2 << 20)
 
 /* A call that NCCL makes on a thread of its own. */

@@ -7,8 +7,6 @@
  */
 #include "run.h"
 
-#include <stdlib.h>
-
 #define STREAMS_MAX 64
 
 bool ops_idle(ncclComm_t comm)

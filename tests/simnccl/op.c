@@ -6,8 +6,6 @@
  */
 #include "run.h"
 
-#include <stdlib.h>
-
 const struct shape shapes[] = {
     [OP_SEND] = {"ncclSend", PART_ONE, PART_NONE, true, false, false},
     [OP_RECV] = {"ncclRecv", PART_NONE, PART_ONE, true, false, true},

@@ -10,9 +10,6 @@
  */
 #include "simnccl.h"
 
-#include <stdlib.h>
-#include <unistd.h>
-
 #define PAGE ((uintptr_t)2 << 20)
 
 static uint64_t buffer_id(const void *at)

@@ -11,13 +11,8 @@
 #include "selftest.h"
 
 #include <dirent.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 atomic_int failures;
 struct hooks hooks;

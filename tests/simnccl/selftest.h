@@ -11,9 +11,15 @@
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #define RANKS 4
 
@@ -42,10 +48,8 @@ struct gate { /* a host function that holds a stream */
 void gate_hold(void *arg);
 void nap(void);
 
-/*
- * This program's own functions in front of the stand-in, as a preload has them: they count calls, and hold or misuse
- * them when told so.
- */
+/* This program's own functions in front of the stand-in, as a preload has them: they count calls, and hold or misuse
+ * them when told so. */
 struct hooks {
     atomic_int broadcasts, mem_allocs, registers;
     atomic_bool nest, hold, held;

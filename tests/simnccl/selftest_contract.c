@@ -9,11 +9,6 @@
  */
 #include "selftest_two.h"
 
-#include <pthread.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct two two;
 
 void both(void)

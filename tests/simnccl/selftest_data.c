@@ -11,9 +11,6 @@
 #include "selftest.h"
 
 #include <limits.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* The largest count takes several rounds of the rings and of the part that is reduced at once. */
 static const size_t counts[] = {1, 1000, 150001};

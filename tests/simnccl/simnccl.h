@@ -17,12 +17,20 @@
 #define SIMNCCL_H
 
 #include <cuda.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <nccl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #define HIDDEN      __attribute__((visibility("hidden")))
 #define RANKS_MAX   16

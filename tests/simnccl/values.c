@@ -7,7 +7,6 @@
 #include "run.h"
 
 #include <math.h>
-#include <string.h>
 
 size_t type_size(ncclDataType_t type)
 {

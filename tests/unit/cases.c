@@ -3,9 +3,6 @@
 #include "cases.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define CASES_MAX 64
 

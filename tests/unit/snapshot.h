@@ -12,9 +12,6 @@
 
 #include "cases.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 #define DIGESTS (STEPS / EVERY)
 
 static inline void digest_add(uint64_t *digest, uint64_t number)
@@ -42,10 +39,9 @@ static inline void snapshot_record(const struct snapshot *snapshot, const char *
         uint64_t digests[DIGESTS];
 
         snapshot->play(n, digests);
-        fprintf(file, "{ /* %s */\n", snapshot->name(n));
         for (size_t i = 0; i < DIGESTS; i++)
-            fprintf(file, "0x%016llx,%s", (unsigned long long)digests[i], i % 4 == 3 ? "\n" : " ");
-        fprintf(file, "},\n");
+            fprintf(file, "%s0x%016llx", i == 0 ? "{" : i % 4 == 0 ? ",\n" : ", ", (unsigned long long)digests[i]);
+        fprintf(file, "}, /* %s */\n", snapshot->name(n));
     }
     fprintf(file, "/* clang-format on */\n");
     assert_int_equal(fclose(file), 0);

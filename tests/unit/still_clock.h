@@ -13,16 +13,16 @@
 #include <stdint.h>
 #include <time.h>
 
+#include "wrapped.h"
+
 /* A thread that has looked at the clock so often while nothing moved is waiting. */
 #define LOOKS 64u
-
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
 
 static _Atomic uint64_t now = 1000000000;
 static _Thread_local void (*on_wait)(void);
 static _Thread_local unsigned int looks;
 
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
+WRAPPED(int, clock_gettime, (clockid_t clock, struct timespec *ts))
 {
     uint64_t ns;
 

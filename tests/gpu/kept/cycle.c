@@ -10,22 +10,10 @@
  * (docs/differences.md). Only CUDA's own errors end it.
  */
 #include <cuda.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+
+#include "../../program.h"
 
 #define UNIT ((size_t)2 << 20)
-#define OK(call)                                                                                                       \
-    do {                                                                                                               \
-        const CUresult rc_ = (call);                                                                                   \
-        if (rc_) {                                                                                                     \
-            fprintf(stderr, "line %d: %s: %d\n", __LINE__, #call, (int)rc_);                                           \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
-
 static const CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                                .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
@@ -38,14 +26,6 @@ struct buffer {
     size_t size;
     CUmemGenericAllocationHandle handle;
 };
-
-static double now_us(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec * 1e6 + (double)ts.tv_nsec / 1e3;
-}
 
 /* Make a call and add its time. */
 #define TIMED(i, call)                                                                                                 \

@@ -12,11 +12,8 @@
  * One thread.
  */
 #include <cuda_runtime_api.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
+#include "../../program.h"
 #include "cupool.h"
 
 #define MIB      ((size_t)1 << 20)
@@ -38,14 +35,6 @@ static void check(int rc, const char *call, int line)
         return;
     fprintf(stderr, "line %d: %s: %d %s\n", line, call, rc, rc < 0 ? cupool_pause_reason() : "");
     exit(1);
-}
-
-static double now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
 static double used_mib(void)
@@ -94,13 +83,6 @@ static int wrong_blocks(void)
     return wrong;
 }
 
-static int compare(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-
-    return (*x > *y) - (*x < *y);
-}
-
 /* A pause and a resume; their milliseconds. */
 static void cycle(unsigned int flags, double *ret_pause, double *ret_resume, double *ret_used)
 {
@@ -131,8 +113,8 @@ static void repeat(const char *what, unsigned int flags, double gib)
 
     for (int i = 0; i < REPEATS; i++)
         cycle(flags, &pause[i], &resume[i], &used);
-    qsort(pause, REPEATS, sizeof(*pause), compare);
-    qsort(resume, REPEATS, sizeof(*resume), compare);
+    qsort(pause, REPEATS, sizeof(*pause), by_value);
+    qsort(resume, REPEATS, sizeof(*resume), by_value);
     row(what, pause[REPEATS / 2], resume[REPEATS / 2], gib);
 }
 

@@ -2,8 +2,6 @@
 /* attributes.c - see attributes.h. */
 #include "attributes.h"
 
-#include <stdio.h>
-
 enum form { NUMBER, SIGNED, WIDE, OFFSET, SIZE, IS_PRIMARY, SAME_ID, NONE };
 
 static const struct {

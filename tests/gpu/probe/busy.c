@@ -6,8 +6,6 @@
  * busy.stalled: a stream does not get on, another thread frees something, and then the call is made. Everything that
  * the call needs was made before.
  */
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "probe.h"
 

@@ -6,8 +6,6 @@
  * is "CODE last LAST end END": the result of the call, of cudaGetLastError in the same thread after it, and of ending
  * the capture (0: it survived).
  */
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "probe.h"
 

@@ -4,8 +4,6 @@
  *
  * The facts are codes only; every case is a process of its own, so the order within a case is part of the question.
  */
-#include <stdio.h>
-#include <string.h>
 
 #include "probe.h"
 

@@ -9,7 +9,6 @@
  * target?). For targets of other contexts the questions are asked the other way round, too: back_*. The kinds of work
  * are in work.c.
  */
-#include <stdio.h>
 
 #include "probe.h"
 

@@ -7,9 +7,6 @@
  * sticky.first.* the answer of the first call after the error, when none has. sticky.make.* are other ways, as far as
  * they are ones.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "probe.h"
 

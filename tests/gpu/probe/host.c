@@ -6,9 +6,6 @@
  * synchronising. Another thread lets the stream go soon after the free has begun. "done": the host saw the work done,
  * as it does when cudaFree waits.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "probe.h"
 

@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * memory.c - what device memory looks like: contents when it is fresh, alignment, what the driver says about an
- * address.
- */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+/* memory.c - what device memory looks like: contents when it is fresh, alignment, what the driver says about an
+ * address. */
 
 #include "attributes.h"
-#include "probe.h"
 
 static const size_t sizes[] = {512,     4 * KIB, 64 * KIB, 512 * KIB, MIB,     2 * MIB - 512,
                                2 * MIB, 3 * MIB, 4 * MIB,  16 * MIB,  64 * MIB};
@@ -28,10 +22,8 @@ static const char *contents(const char *name, const void *p, size_t size)
     return zero ? "zero" : "dirty";
 }
 
-/*
- * fresh: the first of its size in the process. again: after one of the same size was filled and freed. beside: the same
- * while others of that size are in use, so that what small ones share stays with the process.
- */
+/* fresh: the first of its size in the process. again: after one of the same size was filled and freed. beside: the same
+ * while others of that size are in use, so that what small ones share stays with the process. */
 static void run_contents(const char *name, int arg)
 {
     char text[32], item[64];

@@ -6,16 +6,10 @@
  * pinned_calls.c.
  */
 #include <linux/mempolicy.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "attributes.h"
-#include "probe.h"
 
 /* --- error codes --- */
 

@@ -5,10 +5,6 @@
  *
  * Codes, flags and attributes are in pinned.c.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "probe.h"
 

@@ -13,11 +13,17 @@
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
@@ -55,11 +61,9 @@ void ask(const char *name, const char *item);
 void need_(const char *name, int line, int result);
 #define NEED(call) need_(name, __LINE__, (int)(call))
 
-/*
- * Calls that have names: a file lists them once, as #define LIST(CALL) CALL(name, code) ..., in the order in which they
+/* Calls that have names: a file lists them once, as #define LIST(CALL) CALL(name, code) ..., in the order in which they
  * are made, and has from that their functions, LIST(PROBE_CALL), their rows, {LIST(PROBE_ROW)}, and their numbers in
- * these.
- */
+ * these. */
 struct probe_call {
     const char *name;
     int (*fn)(void);
@@ -99,10 +103,8 @@ const char *size_name(size_t size, char *text, size_t n);
 /* Can the page be read? Asks the kernel instead of reading. */
 bool page_readable(const void *p);
 
-/*
- * Work that goes on until it is let go (at the latest after PATIENCE_MS). Two kinds: a host function, and a stream that
- * waits for a word in host memory (the GPU waits, no thread of ours does).
- */
+/* Work that goes on until it is let go (at the latest after PATIENCE_MS). Two kinds: a host function, and a stream that
+ * waits for a word in host memory (the GPU waits, no thread of ours does). */
 enum block_kind { BLOCK_HOSTFN, BLOCK_VALUE };
 extern const char *const block_names[];
 

@@ -5,8 +5,6 @@
  * Each kind of work is launched on a stream of its own after a cuCtxWaitEvent for an event that is not ready. The
  * answer is the launch's code and whether the work was held, or that the launch itself waited.
  */
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "probe.h"
 

@@ -8,7 +8,6 @@ all threads together, and how many of them had another result than the first.
 
 The program does not know cupool.
 """
-from __future__ import annotations
 
 import argparse
 import json

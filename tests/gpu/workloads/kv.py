@@ -12,7 +12,6 @@ after --check steps, which is the same for every allocator. No other program sho
 
 The program does not know cupool, and is no server. Environment variables choose the allocator.
 """
-from __future__ import annotations
 
 import argparse
 import ctypes

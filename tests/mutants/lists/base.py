@@ -38,13 +38,13 @@ MUTANTS = [
     Mutant("cupool-info says nothing of a full disk", ["info / Info.test_full_standard_output"], [
         ("if (fflush(stdout) == 0 && !ferror(stdout)) return status;", "return status;")]),
     Mutant("CUPOOL_ENABLE=0 is ignored", ["settings"], [
-        ("(now == PROCESS_NEW && !conf_get()->enable.number)", "false")]),
+        ("return conf_get()->enable.number && process_events.is_first();", "return process_events.is_first();")]),
     Mutant("a program that clears its environment loses its settings", ["world / Sandbox.test_a_program_that_clears"], [
         ("if (!text && value->from_env) text = value->text;", "")]),
     Mutant("the library's threads have the program's default stack", ["hang / Hang.test_a_small_default_stack"], [
         ("if (stack < STACK_MIN)", "if (0)")]),
     Mutant("CUPOOL_HOOK=runtime is ignored", ["catch"], [
-        ("return conf->enable.number && conf->hook.number == HOOK_AUTO;", "return conf->enable.number;")]),
+        ("return process_may_start() && conf_get()->hook.number == HOOK_AUTO;", "return process_may_start();")]),
     Mutant("sizes are thousands", ["shim_settings"], [
         ("scale = 1ull << (10 * (unit - units + 1));", "scale = 1000ull << (10 * (unit - units));")]),
     Mutant("a size with anything behind it is accepted", ["fuzz_settings_random"], [

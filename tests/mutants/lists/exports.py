@@ -66,6 +66,8 @@ MUTANTS = [
         ("case CU_GRAPH_NODE_TYPE_EMPTY:", "case CU_GRAPH_NODE_TYPE_EMPTY: case CU_GRAPH_NODE_TYPE_HOST:")]),
     Mutant("auto: a copy between devices as a node of any type is not seen", ["auto_peer static auto"], [
         ("ends_before(w, ENDS(&parameters->memcpy.copyParams));", ";")]),
+    Mutant("auto: a copy that a structure describes is not seen where host memory is called device memory", ["auto_host static auto"], [
+        ("has_address(ends.to_type) ? ends.to : 0", "ends.to_type == CU_MEMORYTYPE_UNIFIED ? ends.to : 0")]),
     Mutant("auto: a batch of copies to the host is not seen", ["auto_host static auto"], [
         ("hazard_host_work(w->stream);", ";", "copy_batch_after")]),
     Mutant("auto: a batch node's copies between devices are not seen", ["auto_later static auto"], [

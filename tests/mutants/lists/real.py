@@ -35,4 +35,10 @@ MUTANTS = [
         ("(size_t)((uintptr_t)address - object.bias)", "(size_t)((uintptr_t)address - object.start)")]),
     Mutant("an older glibc's look-up has no name of the function", ["find_object-old-glibc"], [
         (".symbol = info.dli_sname", ".symbol = NULL")]),
+    Mutant("two copies of the library both work", ["world_preloads / Copies"], [
+        ("copies.is_second = first && first != &cupool_copy;", "")]),
+    Mutant("a copy of the library that does nothing is not named", ["world_preloads / Copies"], [
+        ("copies.next = info.dli_fname;", "")]),
+    Mutant("a copy of the library takes a program that refers to it for another copy", ["world_preloads / Copies"], [
+        ('static const char name[] = "cupool_copy";', 'static const char name[] = "cupool_lib_version";')]),
 ]

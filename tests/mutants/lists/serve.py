@@ -82,7 +82,7 @@ MUTANTS = [
     Mutant("a direct allocation is not disowned", ["passthrough static preloaded"], [
         ("pool_disown(addr, size); caller = serve_caller(caller);", "caller = serve_caller(caller);")]),
 
-    Mutant("a thread without a context gets one during a capture", ["shim_exports"], [
+    Mutant("a thread without a context gets one during a capture", ["shim_refused"], [
         ("return !had && !capture_active();", "return !had;")]),
     Mutant("other processes are not asked for what the limit has refused", ["shim_refused"], [
         ("has_asked = rc == -ENOMEM;", "has_asked = true;")]),

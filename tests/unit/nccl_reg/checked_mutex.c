@@ -9,12 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-int __real_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr);
-int __wrap_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr);
-int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex);
+#include "wrapped.h"
 
-int __wrap_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr)
+WRAPPED(int, pthread_mutex_init, (pthread_mutex_t * mutex, const pthread_mutexattr_t *attr))
 {
     pthread_mutexattr_t checked;
 
@@ -24,7 +21,7 @@ int __wrap_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t 
     return __real_pthread_mutex_init(mutex, &checked);
 }
 
-int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex)
+WRAPPED(int, pthread_mutex_unlock, (pthread_mutex_t * mutex))
 {
     if (__real_pthread_mutex_unlock(mutex) == 0)
         return 0;

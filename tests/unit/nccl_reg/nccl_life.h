@@ -10,9 +10,6 @@
 
 #include "cases.h"
 
-#include <errno.h>
-#include <unistd.h>
-
 #include "nccl_fake.h"
 #include "seeded.h"
 

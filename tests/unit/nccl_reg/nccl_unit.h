@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * nccl_unit.h - what the parts of test_nccl_reg share: segments, communicators and operations by number, against
- * nccl_fake.h. Each part has a registry of its own.
- */
+/* nccl_unit.h - what the parts of test_nccl_reg share: segments, communicators and operations by number, against
+ * nccl_fake.h. Each part has a registry of its own. */
 #ifndef CUPOOL_TESTS_NCCL_UNIT_H
 #define CUPOOL_TESTS_NCCL_UNIT_H
 
 #include "cases.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <unistd.h>
 
 #include "nccl_fake.h"
 

@@ -2,6 +2,7 @@
 /* test_nccl_ends.c - communicators that are aborted, revoked or made while threads are in calls; a part of
  * test_nccl_reg. */
 #include "nccl_unit.h"
+#include "wrapped.h"
 
 static void *settle_thread(void *arg)
 {
@@ -167,43 +168,15 @@ CASE(closed)
     assert_int_equal(nccl_fake.releases, 4);
 }
 
-/* The next calls of malloc, calloc and realloc until one is refused; 0: none is. The linker's --wrap sends them here.
- */
+/* The next calls of malloc, calloc and realloc until one is refused; 0: none is. */
 static atomic_uint until_refused;
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *old, size_t size);
-void *__real_aligned_alloc(size_t alignment, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *old, size_t size);
-void *__wrap_aligned_alloc(size_t alignment, size_t size);
 
 static bool refused(void)
 {
     return atomic_load(&until_refused) && atomic_fetch_sub(&until_refused, 1) == 1;
 }
 
-void *__wrap_malloc(size_t size)
-{
-    return refused() ? NULL : __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t count, size_t size)
-{
-    return refused() ? NULL : __real_calloc(count, size);
-}
-
-void *__wrap_realloc(void *old, size_t size)
-{
-    return refused() ? NULL : __real_realloc(old, size);
-}
-
-void *__wrap_aligned_alloc(size_t alignment, size_t size)
-{
-    return refused() ? NULL : __real_aligned_alloc(alignment, size);
-}
+WRAPPED_ALLOCATIONS(refused())
 
 /* Each allocation of host memory is refused once. No rule of NCCL's is broken, and after the next change all is
  * registered. */

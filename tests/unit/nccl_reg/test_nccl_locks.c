@@ -9,16 +9,14 @@
 #include "entries.h" /* first: nccl_unit.h has names of its own */
 
 #include "nccl_unit.h"
+#include "wrapped.h"
 
 #include <malloc.h>
-
-int __real_pthread_mutex_lock(pthread_mutex_t *lock);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *lock);
 
 static _Thread_local unsigned int locks;
 static _Thread_local void (*before_lock)(void);
 
-int __wrap_pthread_mutex_lock(pthread_mutex_t *lock)
+WRAPPED(int, pthread_mutex_lock, (pthread_mutex_t * lock))
 {
     void (*const hook)(void) = before_lock;
 
@@ -190,9 +188,8 @@ CASE(finalized)
 
 /* --- what keeps a segment */
 
-/*
- * A registration of the program's own keeps the segments that it touches, until it is undone or its communicator goes.
- */
+/* A registration of the program's own keeps the segments that it touches, until it is undone or its communicator
+ * goes. */
 CASE(users_keep_what_they_touch)
 {
     static const struct {
@@ -282,9 +279,8 @@ CASE(what_is_undone_stays_so)
     assert_int_equal(nccl_fake.releases, 0);
 }
 
-/*
- * A registration that one communicator could not undo is not undone with the others, either, when the segment is to go.
- */
+/* A registration that one communicator could not undo is not undone with the others, either, when the segment is to
+ * go. */
 CASE(what_never_goes_is_left_alone)
 {
     for (unsigned int i = 0; i < 2; i++)

@@ -16,13 +16,9 @@
 
 #include "snapshot.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "nccl_reg.h"
 #include "still_clock.h"
+#include "wrapped.h"
 
 #define MIB  ((size_t)1 << 20)
 #define UNIT (2 * MIB)
@@ -227,11 +223,8 @@ static void add_stats(void)
         add(number[i]);
 }
 
-int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
-
 /* Most operations take no lock. */
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
+WRAPPED(int, pthread_mutex_lock, (pthread_mutex_t * mutex))
 {
     add(8);
     return __real_pthread_mutex_lock(mutex);
@@ -244,17 +237,7 @@ static bool memory_is_out(void)
     return run.fails && below(3) == 0;
 }
 
-#define MEMORY(name, parameters, arguments)                                                                            \
-    void *__real_##name parameters;                                                                                    \
-    void *__wrap_##name parameters;                                                                                    \
-    void *__wrap_##name parameters                                                                                     \
-    {                                                                                                                  \
-        return memory_is_out() ? NULL : __real_##name arguments;                                                       \
-    }
-MEMORY(malloc, (size_t size), (size))
-MEMORY(calloc, (size_t count, size_t size), (count, size))
-MEMORY(realloc, (void *at, size_t size), (at, size))
-MEMORY(aligned_alloc, (size_t alignment, size_t size), (alignment, size))
+WRAPPED_ALLOCATIONS(memory_is_out())
 
 /* --- the program --- */
 

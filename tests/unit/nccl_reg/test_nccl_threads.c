@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_nccl_threads.c - long random lives of segments and communicators, by several threads at once. A part of
- * test_nccl_life, with the settings of that.
- */
-#include <pthread.h>
-#include <stdatomic.h>
+/* test_nccl_threads.c - long random lives of segments and communicators, by several threads at once. A part of
+ * test_nccl_life, with the settings of that. */
 
 #include "nccl_life.h"
 
@@ -87,8 +83,7 @@ UNIT_CASE(threads)
     for (unsigned int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&ranks[i], NULL, rank, (void *)(uintptr_t)i), 0);
     assert_int_equal(pthread_create(&other, NULL, clock_thread, NULL), 0);
-    for (unsigned int i = 0; i < THREADS; i++)
-        pthread_join(ranks[i], NULL);
+    join_all(ranks, THREADS);
     atomic_store(&stop, true);
     pthread_join(other, NULL);
     fine();
@@ -134,8 +129,7 @@ UNIT_CASE(comings_and_goings)
         nccl_fake_comm_destroy(0, /* aborted: */ true);
     }
     atomic_store(&stop, true);
-    for (unsigned int i = 0; i < 2; i++)
-        pthread_join(others[i], NULL);
+    join_all(others, 2);
     fine();
     nccl_reg_stats_get(reg, &stats);
     assert_int_equal(stats.comms, 0);
@@ -143,10 +137,8 @@ UNIT_CASE(comings_and_goings)
     nccl_reg_destroy(reg);
 }
 
-/*
- * Several threads, each with a communicator and segments of its own, as programs are allowed to; and one that aborts
- * whichever it likes at any time, and lets memory go. Everything fails now and then.
- */
+/* Several threads, each with a communicator and segments of its own, as programs are allowed to; and one that aborts
+ * whichever it likes at any time, and lets memory go. Everything fails now and then. */
 #define OWN 8u
 
 static struct owner {
@@ -310,8 +302,7 @@ UNIT_CASE(threads_with_faults)
     for (unsigned int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&ranks[i], NULL, owner_thread, (void *)(uintptr_t)i), 0);
     assert_int_equal(pthread_create(&other, NULL, abort_thread, NULL), 0);
-    for (unsigned int i = 0; i < THREADS; i++)
-        pthread_join(ranks[i], NULL);
+    join_all(ranks, THREADS);
     atomic_store(&stop, true);
     pthread_join(other, NULL);
     for (unsigned int i = 0; i < THREADS; i++)

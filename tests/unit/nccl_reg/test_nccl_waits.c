@@ -8,9 +8,6 @@
 #include "nccl_reg_state.h"
 #include "nccl_unit.h"
 
-#include <pthread.h>
-#include <sched.h>
-
 #include "still_clock.h"
 
 static void later(uint64_t ns)

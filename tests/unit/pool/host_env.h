@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * host_env.h - a host pool over host_fake.h for each test case, and what a program does with it. For test_host_pool.c
- * and test_host_bound.c, each of which has one of its own.
- */
+/* host_env.h - a host pool over host_fake.h for each test case, and what a program does with it. For test_host_pool.c
+ * and test_host_bound.c, each of which has one of its own. */
 #ifndef CUPOOL_TESTS_UNIT_HOST_ENV_H
 #define CUPOOL_TESTS_UNIT_HOST_ENV_H
 
 #include "cases.h"
-
-#include <errno.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "host_fake.h"
 #include "host_internal.h" /* bins, tokens, ask_ns */
@@ -60,6 +54,18 @@ static uint64_t get(size_t size)
 static void put(uint64_t addr, size_t size)
 {
     PASSES(program_free(&fake, addr, size, ID));
+}
+
+static inline void get_all(uint64_t *ret_addrs, size_t count, size_t size)
+{
+    for (size_t i = 0; i < count; i++)
+        ret_addrs[i] = get(size);
+}
+
+static inline void put_all(const uint64_t *addrs, size_t count, size_t size)
+{
+    for (size_t i = 0; i < count; i++)
+        put(addrs[i], size);
 }
 
 static struct host_stats stats(void)

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include "host_internal.h"
+#include "wrapped.h"
 
 /* The work that a token stands for. */
 struct work {
@@ -22,10 +23,8 @@ struct mark {
     uint32_t id;       /* of its owner while it is live, else 0 */
 };
 
-/*
- * The driver's memory, in units of HOST_SLAB. It stays mapped when it goes back, because a fresh page costs more than
- * all that these tests do with it. program_alloc looks whether what it gets has gone back.
- */
+/* The driver's memory, in units of HOST_SLAB. It stays mapped when it goes back, because a fresh page costs more than
+ * all that these tests do with it. program_alloc looks whether what it gets has gone back. */
 #define CARD_UNITS 8192u
 #define TAKEN      UINT32_MAX
 
@@ -80,11 +79,8 @@ static int enter(struct host_fake *fake, enum host_call call)
 
 bool host_fake_no_pages;
 
-void *__real_mmap64(void *addr, size_t size, int prot, int flags, int fd, off_t offset);
-void *__wrap_mmap64(void *addr, size_t size, int prot, int flags, int fd, off_t offset);
-
 /* The linker's --wrap sends mmap64, which is mmap's name in glibc, here. */
-void *__wrap_mmap64(void *addr, size_t size, int prot, int flags, int fd, off_t offset)
+WRAPPED(void *, mmap64, (void *addr, size_t size, int prot, int flags, int fd, off_t offset))
 {
     return host_fake_no_pages ? MAP_FAILED : __real_mmap64(addr, size, prot, flags, fd, offset);
 }

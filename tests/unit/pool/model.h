@@ -10,12 +10,7 @@
 #ifndef CUPOOL_TESTS_MODEL_H
 #define CUPOOL_TESTS_MODEL_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "fake.h"
-#include "pool.h"
 
 struct model_block {
     uint64_t addr;

@@ -9,12 +9,7 @@
 #ifndef CUPOOL_TESTS_RECORDER_H
 #define CUPOOL_TESTS_RECORDER_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "fake.h"
-#include "pool.h"
 
 extern struct recorder {
     struct fake *fake;

@@ -18,8 +18,6 @@
  */
 #include "unit.h"
 
-#include <stdlib.h>
-
 #include "heap.h"
 #include "magazine.h" /* which one a request uses */
 #include "space.h"
@@ -329,11 +327,9 @@ static void run(uint64_t seed, unsigned long ops, bool lags, unsigned int slack_
     end();
 }
 
-/*
- * The large requests of a step of tests/gpu/workloads/ddp.py. A capital letter is a request of a size in `letters`; a
+/* The large requests of a step of tests/gpu/workloads/ddp.py. A capital letter is a request of a size in `letters`; a
  * small letter frees a block of that size, so many below the last one as the number says, or, with +, as many more as
- * gradients of layers behind it lie above.
- */
+ * gradients of layers behind it lie above. */
 #define LAYERS    12
 #define GRADIENTS 26 /* of 2 MiB and more */
 #define STATES    52

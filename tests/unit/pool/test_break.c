@@ -35,10 +35,8 @@ POOL_CASE(test_break_max_is_the_sum_of_what_is_exposed)
     uint64_t whole[4];
 
     pool_with(env, 24 * MIB);
-    for (size_t i = 0; i < 4; i++)
-        whole[i] = alloc(env->pool, 16 * MIB);
-    for (size_t i = 0; i < 4; i++)
-        release(whole[i]);
+    alloc_all(env->pool, whole, 4, 16 * MIB);
+    release_all(whole, 4);
     for (size_t i = 0; i < 3; i++)
         alloc(env->pool, 10 * MIB);
     assert_int_equal(env->fake->born, 4);
@@ -267,8 +265,7 @@ POOL_CASE(test_refusal_that_breaks_does_not_cost_later_requests)
     pool_with(env, 0);
     env->fake->capacity = 8 * MIB;
     release(alloc(env->pool, 8 * MIB));
-    for (int i = 0; i < 4; i++)
-        parts[i] = alloc(env->pool, 2 * MIB);
+    alloc_all(env->pool, parts, 4, 2 * MIB);
     release(parts[0]);
     release(parts[2]);
     alloc(env->pool, 512);
@@ -374,10 +371,8 @@ static void native_run(bool by_limit)
     native.env.pool = pool_new(&config);
     for (unsigned long i = 0; i < steps; i++) {
         native_step(&native);
-        /*
-         * The pool's segments that are not idle are no more than the driver alone would hold; a refusal splits
-         * segments, and then they may be more.
-         */
+        /* The pool's segments that are not idle are no more than the driver alone would hold; a refusal splits
+         * segments, and then they may be more. */
         if (by_limit && native.env.fake->in_use - native.env.fake->idle != native.used)
             fail_msg("step %lu: %zu bytes in segments in use, the driver alone would hold %zu", i,
                      native.env.fake->in_use - native.env.fake->idle, native.used);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_decay.c - memory that nobody asked back: what has been idle for long, what is idle on a device that has little
- * left, and who waits until it has arrived.
- */
+/* test_decay.c - memory that nobody asked back: what has been idle for long, what is idle on a device that has little
+ * left, and who waits until it has arrived. */
 #include "unit.h"
 
 #include <limits.h>
@@ -158,9 +156,7 @@ POOL_CASE(test_decay_leaves_kept_blocks_alone)
     const uint64_t kept = alloc(env->pool, 8 * MIB), other = alloc(env->pool, 512);
     unsigned int orders;
 
-    env->fake->order_rc = -EBUSY;
-    release(kept);
-    env->fake->order_rc = 0;
+    release_unordered(env, kept);
     orders = env->fake->calls[FAKE_ORDER];
     decay_nothing(env, 1, 5);
     assert_int_equal(env->fake->calls[FAKE_ORDER], orders);
@@ -327,8 +323,7 @@ POOL_CASE(test_trim_collects_once_behind_all_it_gives_back)
 
     for (size_t i = 0; i < 5; i++)
         addrs[i] = alloc(env->pool, (i + 1) * 2 * MIB);
-    for (size_t i = 0; i < 5; i++)
-        release(addrs[i]);
+    release_all(addrs, 5);
     env->fake->late = true;
     fake_events_clear(env->fake);
     assert_int_equal(pool_trim(env->pool, "test"), 30 * MIB);

@@ -32,8 +32,7 @@ KEPT_CASE(test_slack_is_shared)
     uint64_t addr[64];
 
     ENV_WITH(env, deferred_min = 32 * MIB);
-    for (int i = 0; i < 64; i++)
-        addr[i] = alloc(env->pool, 2 * MIB);
+    alloc_all(env->pool, addr, 64, 2 * MIB);
     for (int i = 0; i < 64; i++) {
         release(addr[i]);
         assert_true(deferred_bytes(env->pool) <= 32 * MIB);
@@ -42,19 +41,16 @@ KEPT_CASE(test_slack_is_shared)
     assert_true(env->fake->calls[FAKE_ORDER] > 0);
 }
 
-/*
- * Blocks that other threads keep beyond their share, because no thread could order them, are ordered by one that can.
- */
+/* Blocks that other threads keep beyond their share, because no thread could order them, are ordered by one that
+ * can. */
 KEPT_CASE(test_others_order_what_is_too_much)
 {
     uint64_t addr[12];
 
     ENV_WITH(env, deferred_min = 16 * MIB);
-    for (int i = 0; i < 12; i++)
-        addr[i] = alloc(env->pool, 2 * MIB);
+    alloc_all(env->pool, addr, 12, 2 * MIB);
     env->fake->order_rc = -EBUSY;
-    for (int i = 0; i < 11; i++)
-        release(addr[i]);
+    release_all(addr, 11);
     env->fake->order_rc = 0;
     assert_int_equal(deferred_bytes(env->pool), 22 * MIB);
     move_on(env->pool);
@@ -70,8 +66,7 @@ KEPT_CASE(test_what_ended_threads_kept_is_ordered)
     uint64_t addr[MAGAZINES];
 
     ENV_WITH(env, deferred_min = 32 * MIB);
-    for (unsigned int i = 0; i < MAGAZINES; i++)
-        addr[i] = alloc(env->pool, MIB / 2);
+    alloc_all(env->pool, addr, MAGAZINES, MIB / 2);
     for (unsigned int i = 0; i < MAGAZINES; i++) {
         magazine_index = home + i;
         release(addr[i]);
@@ -95,8 +90,7 @@ KEPT_CASE(test_after_a_refusal_nothing_is_deferred)
     uint64_t addr[8], refused;
 
     ENV_WITH(env, deferred_min = 32 * MIB);
-    for (int i = 0; i < 8; i++)
-        addr[i] = alloc(env->pool, 2 * MIB);
+    alloc_all(env->pool, addr, 8, 2 * MIB);
     env->fake->capacity = 8 * 2 * MIB;
     assert_int_equal(pool_alloc(env->pool, 2 * MIB, &refused), -ENOMEM);
     env->fake->calls[FAKE_ORDER] = 0;
@@ -117,16 +111,14 @@ KEPT_CASE(test_empty_magazines_have_no_share)
     uint64_t addr[8];
 
     ENV_WITH(env, deferred_min = 16 * MIB);
-    for (int i = 0; i < 8; i++)
-        addr[i] = alloc(env->pool, 2 * MIB);
+    alloc_all(env->pool, addr, 8, 2 * MIB);
     for (int i = 0; i < 4; i++) {
         move_on(env->pool);
         assert_int_equal(pool_free_later(alloc(env->pool, 2 * MIB)), 0);
     }
     pool_trim(env->pool, "test");
     pool_decay(env->pool, 100);
-    for (int i = 0; i < 8; i++)
-        release(addr[i]);
+    release_all(addr, 8);
     assert_int_equal(deferred_bytes(env->pool), 16 * MIB);
 }
 
@@ -186,12 +178,10 @@ KEPT_CASE(test_frozen_frees_leave_alone_what_is_kept)
     const struct block *block;
     uint64_t addr[20];
 
-    for (unsigned int i = 0; i < 20; i++)
-        addr[i] = alloc(env->pool, 4 * MIB);
+    alloc_all(env->pool, addr, 20, 4 * MIB);
     env->fake->frozen = true;
     env->fake->order_rc = -EBUSY;
-    for (unsigned int i = 0; i < 20; i++)
-        release(addr[i]);
+    release_all(addr, 20);
     block = env->pool->magazines[0].deferred;
     for (unsigned int i = 20; i-- > 0; block = block->link)
         assert_int_equal(block->addr, addr[i]); /* the last one first */
@@ -205,8 +195,7 @@ KEPT_CASE(test_128_wait_at_the_most)
     uint64_t addr[300];
 
     ENV_WITH(env, deferred_min = 1024 * MIB);
-    for (unsigned int i = 0; i < 300; i++)
-        addr[i] = alloc(env->pool, 4 * KIB);
+    alloc_all(env->pool, addr, 300, 4 * KIB);
     for (unsigned int i = 0; i < 300; i++) {
         release(addr[i]);
         assert_int_equal(env->fake->calls[FAKE_ORDER], (i + 1) / 129);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_excess.c - what a pool that grows hands back: no more than it must, and less and less to a program that asks for
- * the same again and again. How much that is, to the byte: test_policy.c.
- */
+/* test_excess.c - what a pool that grows hands back: no more than it must, and less and less to a program that asks for
+ * the same again and again. How much that is, to the byte: test_policy.c. */
 #include "unit.h"
 
 #include "pool_state.h" /* what the pool remembers */
@@ -68,8 +66,7 @@ static void program_part(struct pool *pool, size_t size, size_t count)
 
     for (size_t i = 0; i < count; i++)
         addrs[i] = alloc(pool, size - 512 * (i % 4));
-    for (size_t i = 0; i < count; i++)
-        release(addrs[i]);
+    release_all(addrs, count);
 }
 
 /* One step of a program: parts that each hold many blocks of nearly one size, which fit badly into what the part before
@@ -261,14 +258,11 @@ POOL_CASE(test_large_segments_that_stay_hold_up_no_small_ones)
     uint64_t large[20], small[22];
 
     pool_with(env, 0, 0);
-    for (size_t i = 0; i < 20; i++)
-        large[i] = alloc(env->pool, 40 * MIB);
-    for (size_t i = 0; i < 20; i++)
-        release(large[i]);
+    alloc_all(env->pool, large, 20, 40 * MIB);
+    release_all(large, 20);
     for (size_t i = 0; i < 22; i++)
         small[i] = alloc(env->pool, 2 * MIB); /* 4 MiB more than a twentieth */
-    for (size_t i = 0; i < 22; i++)
-        release(small[i]);
+    release_all(small, 22);
     assert_int_equal(env->fake->calls[FAKE_FREE], 0);
     alloc(env->pool, 4 * MIB);
     assert_int_equal(env->fake->calls[FAKE_FREE], 4);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_fill.c - pools whose blocks must come with certain contents: every block is filled, and the fill ordered, before
- * it is handed out. And who may wait for an order.
- */
+/* test_fill.c - pools whose blocks must come with certain contents: every block is filled, and the fill ordered, before
+ * it is handed out. And who may wait for an order. */
 #include "unit.h"
 
 /* A pool that fills; fill_rc 1: there is something to be done. */
@@ -277,8 +275,7 @@ POOL_CASE(test_flush_fills_kept_blocks_and_orders_once)
         kept[i] = alloc(env->pool, (i + 4) * 2 * MIB);
     env->fake->order_rc = -EBUSY;
     fake_events_clear(env->fake);
-    for (size_t i = 0; i < 3; i++)
-        release(kept[i]);
+    release_all(kept, 3);
     expect_calls(env, "OOO"); /* no fill before its order */
     env->fake->order_rc = 0;
     env->fake->frozen = true;
@@ -305,11 +302,9 @@ POOL_CASE(test_flush_with_fill_error_keeps_all)
 
     fill_with(env, 1);
     env->fake->prompt = true;
-    for (size_t i = 0; i < 3; i++)
-        kept[i] = alloc(env->pool, 8 * MIB);
+    alloc_all(env->pool, kept, 3, 8 * MIB);
     env->fake->order_rc = -EBUSY;
-    for (size_t i = 0; i < 3; i++)
-        release(kept[i]);
+    release_all(kept, 3);
     env->fake->order_rc = 0;
     env->fake->fill_fail_at = env->fake->calls[FAKE_FILL] + 2;
     fake_events_clear(env->fake);
@@ -334,8 +329,7 @@ POOL_CASE(test_flush_does_not_fill_what_is_withdrawn)
         kept[i] = alloc(env->pool, (i + 4) * 2 * MIB);
     assert_int_equal(pool_withdraw(kept[0]), 0);
     env->fake->order_rc = -EBUSY;
-    for (size_t i = 0; i < 2; i++)
-        release(kept[i]);
+    release_all(kept, 2);
     env->fake->order_rc = 0;
     fake_events_clear(env->fake);
     pool_flush(env->pool);
@@ -349,9 +343,7 @@ POOL_CASE(test_trim_fills_kept_blocks_before_it_gives_back)
 
     fill_with(env, 1);
     kept = alloc(env->pool, 8 * MIB);
-    env->fake->order_rc = -EBUSY;
-    release(kept);
-    env->fake->order_rc = 0;
+    release_unordered(env, kept);
     fake_events_clear(env->fake);
     assert_int_equal(pool_trim(env->pool, "test"), 8 * MIB);
     expect_calls(env, "OLDF");
@@ -374,9 +366,7 @@ static uint64_t keep_one(struct env *env)
 {
     const uint64_t addr = alloc(env->pool, 8 * MIB);
 
-    env->fake->order_rc = -EBUSY;
-    release(addr);
-    env->fake->order_rc = 0;
+    release_unordered(env, addr);
     fake_events_clear(env->fake);
     return addr;
 }

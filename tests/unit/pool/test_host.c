@@ -12,13 +12,11 @@
 
 #include "descriptors.h"
 #include "magazine.h"
-
-void *__real_mmap64(void *addr, size_t size, int prot, int flags, int fd, off_t offset);
-void *__wrap_mmap64(void *addr, size_t size, int prot, int flags, int fd, off_t offset);
+#include "wrapped.h"
 
 static unsigned int maps, refused_from, refused_to; /* calls from 1 on, without the last */
 
-void *__wrap_mmap64(void *addr, size_t size, int prot, int flags, int fd, off_t offset)
+WRAPPED(void *, mmap64, (void *addr, size_t size, int prot, int flags, int fd, off_t offset))
 {
     maps++;
     if (maps >= refused_from && maps < refused_to) {
@@ -91,8 +89,7 @@ static void trimmed(struct env *env)
     uint64_t addr[6];
 
     split(env, addr);
-    for (size_t i = 0; i < 6; i++)
-        release(addr[i]);
+    release_all(addr, 6);
     pool_trim(env->pool, "test");
 }
 
@@ -103,8 +100,7 @@ static void withdrawn(struct env *env)
     split(env, addr);
     for (size_t i = 0; i < 6; i++)
         assert_int_equal(pool_withdraw(addr[i]), 0);
-    for (size_t i = 0; i < 6; i++)
-        release(addr[i]);
+    release_all(addr, 6);
 }
 
 static void disowned(struct env *env)

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_host_bound.c - how much the host pool holds, case by case: the bound, the limit, refusals, decay.
- */
+/* test_host_bound.c - how much the host pool holds, case by case: the bound, the limit, refusals, decay. */
 #include "host_env.h"
 
 static void assert_within(size_t limit)
@@ -32,10 +30,8 @@ CASE(test_bound_never_waits_for_later_work)
 {
     uint64_t a[6], b;
 
-    for (int i = 0; i < 6; i++)
-        a[i] = get(30 * MIB);
-    for (int i = 0; i < 6; i++)
-        put(a[i], 30 * MIB);
+    get_all(a, 6, 30 * MIB);
+    put_all(a, 6, 30 * MIB);
     host_fake_launch(&fake); /* until the host lets it go */
     fake.blocked = true;
     b = get(100 * MIB);
@@ -64,11 +60,9 @@ CASE(test_bound_never_waits_for_others_work)
     pthread_t other;
 
     fake.alone = false;
-    for (int i = 0; i < 6; i++)
-        a[i] = get(30 * MIB);
+    get_all(a, 6, 30 * MIB);
     host_fake_launch(&fake);
-    for (int i = 0; i < 6; i++)
-        put(a[i], 30 * MIB);
+    put_all(a, 6, 30 * MIB);
     assert_int_equal(pthread_create(&other, NULL, free_often, NULL), 0);
     pthread_join(other, NULL);
     fake.blocked = true;
@@ -152,11 +146,9 @@ CASE(test_refusal)
     uint64_t a[3], b;
 
     fake.capacity = 64 * MIB;
-    for (int i = 0; i < 3; i++)
-        a[i] = get(20 * MIB);
+    get_all(a, 3, 20 * MIB);
     host_fake_launch(&fake);
-    for (int i = 0; i < 3; i++)
-        put(a[i], 20 * MIB);
+    put_all(a, 3, 20 * MIB);
     b = get(60 * MIB); /* natively the frees have waited, and all of it is there */
     assert_int_equal(stats().refused, 1);
     assert_int_equal(program_alloc(&fake, &plain, 60 * MIB, ID, &a[0]), -ENOMEM);
@@ -200,22 +192,17 @@ CASE(test_bound_keeps_what_would_serve)
 {
     uint64_t a[3];
 
-    for (int i = 0; i < 3; i++)
-        a[i] = get(200 * MIB);
-    for (int i = 0; i < 3; i++)
-        put(a[i], 200 * MIB);
+    get_all(a, 3, 200 * MIB);
+    put_all(a, 3, 200 * MIB);
     fake.late = 2;
-    for (int i = 0; i < 3; i++)
-        a[i] = get(200 * MIB);
+    get_all(a, 3, 200 * MIB);
     assert_int_equal(fake.calls[HOST_CALL_ALLOC], 3);
     assert_int_equal(fake.calls[HOST_CALL_FREE], 0);
-    for (int i = 0; i < 3; i++)
-        put(a[i], 200 * MIB);
+    put_all(a, 3, 200 * MIB);
 }
 
 static void *complete_later(void *arg)
 {
-    (void)arg;
     usleep(20000);
     fake.blocked = false;
     host_fake_complete(&fake);
@@ -253,10 +240,8 @@ CASE(test_bound_asks_only_while_work_is_unfinished)
 
     fake.pool->ask_ns = 20000000;
     for (int round = 0; round < 2; round++) { /* in the second one all is known to be complete */
-        for (int i = 0; i < 3; i++)
-            a[i] = get(60 * MIB);
-        for (int i = 0; i < 3; i++)
-            put(a[i], 60 * MIB);
+        get_all(a, 3, 60 * MIB);
+        put_all(a, 3, 60 * MIB);
     }
     put(get(60 * MIB), 60 * MIB);
     host_fake_launch(&fake);

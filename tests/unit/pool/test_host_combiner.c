@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_host_combiner.c - how often the host pool calls the driver to know what is complete, and what threads do while
- * another one is in such a call. That no block serves too early is tested by test_host_pool.c and test_host_random.c.
- */
+/* test_host_combiner.c - how often the host pool calls the driver to know what is complete, and what threads do while
+ * another one is in such a call. That no block serves too early is tested by test_host_pool.c and
+ * test_host_random.c. */
 #include "host_env.h"
 
 #define PAIRS 20000u
@@ -65,8 +64,7 @@ UNIT_CASE(test_calls_of_threads)
         fake.alone = false;
         for (unsigned int t = 0; t < THREADS; t++)
             assert_int_equal(pthread_create(&thread[t], NULL, pairs_main, (void *)(uintptr_t)sizes[i]), 0);
-        for (unsigned int t = 0; t < THREADS; t++)
-            pthread_join(thread[t], NULL);
+        join_all(thread, THREADS);
         assert_true(calls(HOST_CALL_RECORD) <= PAIRS && calls(HOST_CALL_QUERY) <= PAIRS);
         assert_true(sizes[i] <= HOST_SMALL_MAX || stats().misses <= 2 * THREADS);
         assert_true(sizes[i] > 64 * KIB || calls(HOST_CALL_RECORD) + calls(HOST_CALL_QUERY) <= PAIRS / 6);
@@ -92,16 +90,12 @@ CASE(test_later_work_keeps_few_small_blocks)
     enum { COUNT = 30 };
     uint64_t addr[COUNT];
 
-    for (int i = 0; i < COUNT; i++)
-        addr[i] = get(64 * KIB);
-    for (int i = 0; i < COUNT; i++)
-        put(addr[i], 64 * KIB);
+    get_all(addr, COUNT, 64 * KIB);
+    put_all(addr, COUNT, 64 * KIB);
     host_fake_launch(&fake);
-    for (int i = 0; i < COUNT / 2; i++)
-        addr[i] = get(64 * KIB);
+    get_all(addr, COUNT / 2, 64 * KIB);
     assert_int_equal(stats().misses, 1);
-    for (int i = 0; i < COUNT / 2; i++)
-        put(addr[i], 64 * KIB);
+    put_all(addr, COUNT / 2, 64 * KIB);
 }
 
 static void *free_main(void *addr)

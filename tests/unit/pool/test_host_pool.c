@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_host_pool.c - the host pool's contract, case by case; long random sequences, faults and threads are
- * test_host_random.c, and how much it holds test_host_bound.c.
- */
+/* test_host_pool.c - the host pool's contract, case by case; long random sequences, faults and threads are
+ * test_host_random.c, and how much it holds test_host_bound.c. */
 #include "host_env.h"
 
 CASE(test_size_classes_waste_little)
@@ -109,12 +107,10 @@ CASE(test_small_blocks_share_and_merge)
         const size_t count = 2 * HOST_SMALL_MAX / sizes[i];
         uint64_t large;
 
-        for (size_t k = 0; k < count; k++)
-            blocks[k] = get(sizes[i]);
+        get_all(blocks, count, sizes[i]);
         assert_int_equal(fake.calls[HOST_CALL_ALLOC], i + 1);
         host_fake_launch(&fake);
-        for (size_t k = 0; k < count; k++)
-            put(blocks[k], sizes[i]);
+        put_all(blocks, count, sizes[i]);
         host_fake_complete(&fake);
         large = get(900 * KIB);
         assert_int_equal(fake.calls[HOST_CALL_ALLOC], i + 1);
@@ -307,8 +303,7 @@ CASE(test_many_tokens)
     enum { COUNT = 200 };
     uint64_t addr[COUNT];
 
-    for (int i = 0; i < COUNT; i++)
-        addr[i] = get(MIB);
+    get_all(addr, COUNT, MIB);
     for (int i = 0; i < COUNT; i++) {
         host_fake_launch(&fake);
         put(addr[i], MIB);

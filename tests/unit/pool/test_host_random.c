@@ -9,11 +9,6 @@
  */
 #include "cases.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "host_fake.h"
 #include "seeded.h"
 
@@ -312,8 +307,7 @@ UNIT_CASE(test_threads)
     shared.alone = false;
     for (unsigned int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, thread_main, (void *)(uintptr_t)(i + 1)), 0);
-    for (unsigned int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, THREADS);
     host_fake_complete(&shared);
     (void)host_pool_trim(shared.pool, false);
     assert_sound(&shared, 0, 0, 0);
@@ -325,7 +319,6 @@ UNIT_CASE(test_threads)
 
 int main(int argc, char **argv)
 {
-    (void)argv;
     host_fake_sharded = argc > 1;
     return cases_run();
 }

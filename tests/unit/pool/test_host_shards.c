@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_host_shards.c - the host pool's shards: what they do without the pool's lock, and that nothing else can be told
- * from a pool without them. test_host_random.c has long sequences with shards.
- */
-#include <pthread.h>
+/* test_host_shards.c - the host pool's shards: what they do without the pool's lock, and that nothing else can be told
+ * from a pool without them. test_host_random.c has long sequences with shards. */
 
 #include "host_env.h"
 #include "seeded.h"
+#include "wrapped.h"
 
 #define BIG    HOST_SHARD_SIZE
 #define LARGE  (3 * MIB)
@@ -30,10 +28,8 @@ static struct host_shard *stock(size_t size)
     const unsigned int class = host_class_of(size);
     uint64_t addr[COUNT];
 
-    for (int i = 0; i < COUNT; i++)
-        addr[i] = get(size);
-    for (int i = 0; i < COUNT; i++)
-        put(addr[i], size);
+    get_all(addr, COUNT, size);
+    put_all(addr, COUNT, size);
     for (int round = 0; round < 32 * COUNT; round++) {
         for (unsigned int i = 0; i < HOST_SHARDS; i++) {
             const struct host_magazine *magazine = &fake.pool->shards[i].magazines[class % HOST_MAGAZINES];
@@ -153,11 +149,9 @@ SHARDED_CASE(test_work_that_is_not_over)
 
     (void)stock(4 * KIB);
     for (int round = 0; round < 4; round++) {
-        for (int i = 0; i < COUNT; i++)
-            addr[i] = get(4 * KIB);
+        get_all(addr, COUNT, 4 * KIB);
         host_fake_launch(&fake);
-        for (int i = 0; i < COUNT; i++)
-            put(addr[i], 4 * KIB);
+        put_all(addr, COUNT, 4 * KIB);
         assert_null(fake.fault);
     }
 }
@@ -169,8 +163,7 @@ SHARDED_CASE(test_large_work_that_is_not_over)
     uint64_t addr[SOME], misses, again;
 
     for (int round = 0; round < 3; round++) {
-        for (int i = 0; i < SOME; i++)
-            addr[i] = get(LARGE);
+        get_all(addr, SOME, LARGE);
         for (int i = 0; i < SOME; i++) {
             host_fake_launch(&fake);
             put(addr[i], LARGE);
@@ -193,10 +186,8 @@ SHARDED_CASE(test_the_peak)
 {
     uint64_t addr[3];
 
-    for (int i = 0; i < 3; i++)
-        addr[i] = get(4 * KIB);
-    for (int i = 0; i < 3; i++)
-        put(addr[i], 4 * KIB);
+    get_all(addr, 3, 4 * KIB);
+    put_all(addr, 3, 4 * KIB);
     addr[0] = get(8 * KIB);
     assert_int_equal(fake.pool->native_peak, 12 * KIB);
     assert_int_equal(stats().peak_live, 12 * KIB);
@@ -206,10 +197,7 @@ SHARDED_CASE(test_the_peak)
 /* While it is set, the clock gets on by a second at each look. */
 static atomic_bool hurries;
 
-int __real_clock_gettime(clockid_t clock, struct timespec *ts);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
-
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
+WRAPPED(int, clock_gettime, (clockid_t clock, struct timespec *ts))
 {
     static atomic_int passed;
     const int rc = __real_clock_gettime(clock, ts);
@@ -227,8 +215,7 @@ SHARDED_CASE(test_a_lock_that_is_lost)
     uint64_t addr[2 * COUNT];
     struct host_stats counted;
 
-    for (int i = 0; i < 2 * COUNT; i++)
-        addr[i] = get(4 * KIB);
+    get_all(addr, 2 * COUNT, 4 * KIB);
     fake.pool->native_peak = peak; /* what other threads' shards have handed out since */
     lock_take(other);
     atomic_store(&hurries, true);
@@ -239,8 +226,7 @@ SHARDED_CASE(test_a_lock_that_is_lost)
     lock_give(other);
     (void)stats();
     assert_int_equal(fake.pool->native_peak, counted.live);
-    for (int i = 0; i < 2 * COUNT; i++)
-        put(addr[i], 4 * KIB);
+    put_all(addr, 2 * COUNT, 4 * KIB);
 }
 
 SHARDED_CASE(test_trim_and_decay)
@@ -266,14 +252,12 @@ SHARDED_CASE(test_other_shards_memory)
     uint64_t addr[IN_ONE];
     pthread_t thread;
 
-    for (int i = 0; i < IN_ONE - 1; i++)
-        addr[i] = get(BIG);
+    get_all(addr, IN_ONE - 1, BIG);
     assert_int_equal(pthread_create(&thread, NULL, pair_main, (void *)BIG), 0);
     pthread_join(thread, NULL);
     addr[IN_ONE - 1] = get(BIG);
     assert_int_equal(stats().misses, 1);
-    for (int i = 0; i < IN_ONE; i++)
-        put(addr[i], BIG);
+    put_all(addr, IN_ONE, BIG);
     (void)stock_large(LARGE);
     assert_int_equal(stats().misses, 2);
     (void)stock_large(LARGE); /* the statistics have taken it back */
@@ -287,8 +271,7 @@ SHARDED_CASE(test_an_owner_that_ends)
     const struct host_shard *shard = stock(4 * KIB);
     uint64_t addr[COUNT];
 
-    for (int i = 0; i < 4; i++)
-        addr[i] = get(4 * KIB);
+    get_all(addr, 4, 4 * KIB);
     put(addr[3], 4 * KIB);
     put(addr[2], 4 * KIB); /* if that was one too many */
     assert_true(shard->out && shard->freed_count);
@@ -314,8 +297,7 @@ SHARDED_CASE(test_passing_blocks)
     assert_int_equal(stats().passing, BIG);
     put(addr[IN_ONE], BIG);
     assert_int_equal(fake.held, HOST_SLAB);
-    for (int i = 0; i < IN_ONE; i++)
-        put(addr[i], BIG);
+    put_all(addr, IN_ONE, BIG);
 }
 
 /* Many live blocks: the shard does not keep them all. */
@@ -331,8 +313,7 @@ SHARDED_CASE(test_many_live_blocks)
     for (unsigned int i = 0; i < HOST_SHARDS; i++)
         assert_true(fake.pool->shards[i].out <= HOST_SHARD_OUT);
     assert_sound();
-    for (int i = 0; i < MANY; i++)
-        put(addr[i], 512);
+    put_all(addr, MANY, 512);
     assert_int_equal(stats().live, 0);
 }
 
@@ -410,8 +391,7 @@ SHARDED_CASE(test_threads_free_each_others_blocks)
 
     for (uintptr_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, slots_main, (void *)(i + 1)), 0);
-    for (unsigned int i = 0; i < THREADS; i++)
-        pthread_join(thread[i], NULL);
+    join_all(thread, THREADS);
     for (unsigned int i = 0; i < SLOTS; i++)
         if (slots[i])
             put(slots[i], slot_size(i));

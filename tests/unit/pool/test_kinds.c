@@ -10,9 +10,7 @@ POOL_CASE(test_kind_of_old_segments_serves_no_more)
 
     release(alloc(env->pool, 512)); /* in a magazine */
     release(alloc(env->pool, 16 * MIB));
-    env->fake->order_rc = -EBUSY;
-    release(kept); /* kept back */
-    env->fake->order_rc = 0;
+    release_unordered(env, kept); /* kept back */
     assert_int_equal(pool_kind_get(env->pool), 0);
     pool_kind_set(env->pool, 7, SIZE_MAX / 2, SIZE_MAX / 2);
     assert_int_equal(pool_kind_get(env->pool), 7);
@@ -44,8 +42,7 @@ POOL_CASE(test_kind_back_and_forth_leaves_each_segment_its_own)
     release(addrs[5]);
     assert_int_equal(alloc(env->pool, 2 * MIB), addrs[5]);
     pool_kind_set(env->pool, 1, SIZE_MAX / 2, SIZE_MAX / 2); /* no change */
-    for (unsigned int i = 0; i < 6; i++)
-        release(addrs[i]);
+    release_all(addrs, 6);
     assert_int_equal(env->fake->in_use, 2 * MIB);
     assert_int_equal(pool_trim(env->pool, "test"), 2 * MIB);
 }

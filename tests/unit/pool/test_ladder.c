@@ -68,10 +68,8 @@ POOL_CASE(test_refusal_with_big_idle_segment_gives_it_back)
     assert_int_equal(stats_of(env->pool).held, 2 * MIB);
 }
 
-/*
- * Nine free blocks of one size class, none of them in an idle segment, nothing else free, and only the one freed first
- * is large enough. Ask for its size.
- */
+/* Nine free blocks of one size class, none of them in an idle segment, nothing else free, and only the one freed first
+ * is large enough. Ask for its size. */
 static void fitting_block_behind_others(struct env *env, size_t less, size_t fitting, size_t between)
 {
     uint64_t addrs[9], addr;
@@ -83,8 +81,7 @@ static void fitting_block_behind_others(struct env *env, size_t less, size_t fit
     env->fake->refuse = true;
     while (pool_alloc(env->pool, fitting, &addr) == 0)
         ;
-    for (size_t i = 0; i < 9; i++)
-        release(addrs[i]);
+    release_all(addrs, 9);
     assert_int_equal(pool_alloc(env->pool, fitting, &addr), 0);
     assert_int_equal(addr, addrs[0]);
 }
@@ -108,9 +105,7 @@ POOL_CASE(test_refusal_with_kept_blocks_publishes_them)
     env->fake->prompt = true;
     addr = alloc(env->pool, 8 * MIB);
     env->fake->capacity = 8 * MIB;
-    env->fake->order_rc = -EBUSY;
-    release(addr);
-    env->fake->order_rc = 0;
+    release_unordered(env, addr);
     /* Not the size of the kept block: it must be published, and its segment go. */
     alloc(env->pool, 512);
     assert_int_equal(env->fake->in_use, 2 * MIB);
@@ -123,9 +118,7 @@ POOL_CASE(test_refusal_not_prompt_with_kept_blocks_publishes_them)
     const uint64_t addr = alloc(env->pool, 8 * MIB);
 
     env->fake->capacity = 8 * MIB;
-    env->fake->order_rc = -EBUSY;
-    release(addr);
-    env->fake->order_rc = 0;
+    release_unordered(env, addr);
     assert_int_equal(alloc(env->pool, 8 * MIB), addr);
     assert_int_equal(env->fake->calls[FAKE_FREE], 0);
     assert_int_equal(stats_of(env->pool).oom, 0);

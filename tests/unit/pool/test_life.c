@@ -226,9 +226,7 @@ POOL_CASE(test_segment_that_is_handed_out_again_during_a_free_is_refused)
     struct call call = {.addr = alloc(env->pool, MIB / 4)};
     uint64_t addr;
 
-    env->fake->order_rc = -EBUSY;
-    release(kept);
-    env->fake->order_rc = 0;
+    release_unordered(env, kept);
 
     call_stop(env, FAKE_ORDER, &call, call_free);
     fake->base = env->fake->base;

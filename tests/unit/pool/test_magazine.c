@@ -48,13 +48,11 @@ POOL_CASE(test_peak_is_exact)
     assert_int_equal(stats_of(env->pool).live, 0);
     for (int i = 0; i < 3; i++)
         addr[i] = alloc(env->pool, sizes[i]);
-    for (int i = 0; i < 3; i++)
-        release(addr[i]);
+    release_all(addr, 3);
     for (int round = 0; round < 2; round++) { /* the second time they are all hits */
         for (int i = 0; i < 3; i++)
             addr[i] = alloc(env->pool, sizes[i]);
-        for (int i = 0; i < 3; i++)
-            release(addr[i]);
+        release_all(addr, 3);
     }
     assert_int_equal(stats_of(env->pool).peak_live, 18 * MIB);
     assert_int_equal(stats_of(env->pool).live, 0);
@@ -72,8 +70,7 @@ POOL_CASE(test_peak_is_without_what_waits)
     assert_int_equal(stats_of(env->pool).live, 22 * MIB);
     assert_int_equal(stats_of(env->pool).peak_live, 7 * MIB);
     pool_trim(env->pool, "test");
-    for (size_t i = 0; i < 2; i++)
-        addr[i] = alloc(env->pool, 5 * MIB);
+    alloc_all(env->pool, addr, 2, 5 * MIB);
     env->fake->order_rc = -EBUSY;
     release(addr[0]);
     addr[0] = alloc(env->pool, MIB);
@@ -139,8 +136,7 @@ POOL_CASE(test_more_than_fits)
         if (round == 0)
             segments = env->fake->calls[FAKE_ALLOC];
         assert_sound(env->pool, env->fake);
-        for (int i = 0; i < COUNT; i++)
-            release(addr[i]);
+        release_all(addr, COUNT);
         assert_sound(env->pool, env->fake);
     }
     assert_true(env->fake->calls[FAKE_ALLOC] <= segments + segments / 4 + 1);
@@ -207,8 +203,7 @@ POOL_CASE(test_few_large_ones_wait)
     uint64_t addr[2 * DEFERRED_LARGE_MAX + 2];
 
     ENV_WITH(env, deferred_min = 4096 * MIB);
-    for (size_t i = 0; i < 2 * DEFERRED_LARGE_MAX + 2; i++)
-        addr[i] = alloc(env->pool, 2 * MIB);
+    alloc_all(env->pool, addr, 2 * DEFERRED_LARGE_MAX + 2, 2 * MIB);
     for (size_t i = 0; i < 2 * DEFERRED_LARGE_MAX + 2; i++) {
         release(alloc(env->pool, MIB)); /* small ones do not count */
         release(addr[i]);
@@ -243,10 +238,8 @@ POOL_CASE(test_what_was_asked_for_stays_close_at_hand)
     uint64_t addr[20];
 
     ENV_WITH(env, deferred_min = 32 * MIB);
-    for (unsigned int i = 0; i < 20; i++)
-        addr[i] = alloc(env->pool, MIB);
-    for (unsigned int i = 0; i < 20; i++)
-        release(addr[i]);
+    alloc_all(env->pool, addr, 20, MIB);
+    release_all(addr, 20);
     assert_int_equal(deferred_bytes(env->pool), 20 * MIB);
     env->fake->calls[FAKE_ALLOC] = 0;
     env->fake->prompt = true;
@@ -264,10 +257,8 @@ POOL_CASE(test_kept_serves_when_the_slack_is_used_up)
     ENV_WITH(env, deferred_min = 64 * MIB);
     env->fake->prompt = true;
     for (size_t size = 3 * MIB; size < 12 * MIB; size += 2 * MIB) {
-        for (unsigned int i = 0; i < 4; i++)
-            addr[i] = alloc(env->pool, size);
-        for (unsigned int i = 0; i < 4; i++)
-            release(addr[i]);
+        alloc_all(env->pool, addr, 4, size);
+        release_all(addr, 4);
         pool_flush(env->pool);
     }
     assert_true(stats_of(env->pool).held > (44 + 64) * MIB);
@@ -334,8 +325,7 @@ static void *churn(void *arg)
     while (!atomic_load(&over)) {
         for (unsigned int i = 0; i < 16; i++)
             addr[i] = alloc(pool, (i % 3 + 1) * MIB);
-        for (unsigned int i = 0; i < 16; i++)
-            release(addr[i]);
+        release_all(addr, 16);
     }
     return NULL;
 }
@@ -364,8 +354,7 @@ POOL_CASE(test_side_by_side)
         sched_yield();
     }
     atomic_store(&over, true);
-    for (int i = 0; i < 4; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, 4);
     stats = stats_of(env->pool);
     assert_int_equal(stats.live, 0);
     assert_int_equal(stats.allocs, stats.frees);

@@ -40,9 +40,7 @@ POOL_CASE(test_kept_during_order_of_other_thread_stays_kept)
     struct call call = {.addr = alloc(env->pool, 16 * MIB)};
 
     call_stop(env, FAKE_ORDER, &call, call_free);
-    env->fake->order_rc = -EBUSY;
-    release(kept);
-    env->fake->order_rc = 0;
+    release_unordered(env, kept);
     call_go(env, FAKE_ORDER, &call);
     assert_int_not_equal(alloc(env->pool, 8 * MIB), kept);
     release(call.addr = alloc(env->pool, 16 * MIB));
@@ -111,8 +109,7 @@ POOL_CASE(test_free_that_never_works_leaves_block_live)
 static void pool_that_defers(struct env *env, uint64_t addr[9])
 {
     ENV_WITH(env, deferred_min = 16 * MIB);
-    for (int i = 0; i < 9; i++)
-        addr[i] = alloc(env->pool, 2 * MIB);
+    alloc_all(env->pool, addr, 9, 2 * MIB);
 }
 
 /* Frees are deferred up to the budget; the free that exceeds it orders all of them at once. */
@@ -195,8 +192,7 @@ POOL_CASE(test_free_with_slack_in_percent_of_the_peak)
     env_pool(env, &config);
     for (int i = 0; i < 40; i++)
         addr[i] = alloc(env->pool, 2 * MIB); /* 80 / 120 * 20 may wait */
-    for (int i = 0; i < 6; i++)
-        release(addr[i]);
+    release_all(addr, 6);
     assert_int_equal(env->fake->calls[FAKE_ORDER], 0);
     for (int i = 6; i < 20; i++)
         release(addr[i]);
@@ -236,8 +232,7 @@ POOL_CASE(test_slack_is_of_what_is_in_use)
         config.deferred_percent = cases[i].percent;
         env_pool(env, &config);
         env->fake->prompt = false;
-        for (int n = 0; n < 50; n++)
-            addr[n] = alloc(env->pool, 2 * MIB);
+        alloc_all(env->pool, addr, 50, 2 * MIB);
         for (int n = 0; n < 2000; n++) {
             /* No two of a size in a row, so that no request finds what was freed last. */
             release(addr[n % 50]);
@@ -245,8 +240,7 @@ POOL_CASE(test_slack_is_of_what_is_in_use)
         }
         assert_true(stats_of(env->pool).peak_held <= cases[i].most * MIB);
         assert_sound(env->pool, env->fake);
-        for (int n = 0; n < 50; n++)
-            release(addr[n]);
+        release_all(addr, 50);
         pool_trim(env->pool, "test");
         assert_int_equal(stats_of(env->pool).held, 0);
     }
@@ -302,9 +296,7 @@ POOL_CASE(test_alloc_not_prompt_does_not_order)
 {
     const uint64_t addr = alloc(env->pool, 8 * MIB);
 
-    env->fake->order_rc = -EBUSY;
-    release(addr);
-    env->fake->order_rc = 0;
+    release_unordered(env, addr);
     assert_int_not_equal(alloc(env->pool, 8 * MIB), addr);
     assert_int_equal(env->fake->calls[FAKE_ORDER], 1);
 }

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_pairs.c - segments for two: large blocks that leave much of their last 2 MiB share one, but not when, or where,
- * that could keep too much memory from going back.
- */
+/* test_pairs.c - segments for two: large blocks that leave much of their last 2 MiB share one, but not when, or where,
+ * that could keep too much memory from going back. */
 #include "unit.h"
 
 #include "pool_state.h"
@@ -20,10 +18,8 @@ static void pool_packs(struct env *env, size_t break_max)
     uint64_t addr[90];
 
     pool_with(env, break_max);
-    for (size_t i = 0; i < 90; i++)
-        addr[i] = alloc(env->pool, 3 * MIB);
-    for (size_t i = 0; i < 90; i++)
-        release(addr[i]);
+    alloc_all(env->pool, addr, 90, 3 * MIB);
+    release_all(addr, 90);
     pool_trim(env->pool, "test");
 }
 

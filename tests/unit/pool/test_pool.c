@@ -29,8 +29,7 @@ POOL_CASE(test_alloc_of_freed_sizes_takes_the_last_of_each)
     for (int i = 0; i < 6; i++)
         addr[i] = alloc(env->pool, sizes[i]);
     asked = env->fake->calls[FAKE_ALLOC];
-    for (int i = 0; i < 6; i++)
-        release(addr[i]);
+    release_all(addr, 6);
     assert_sound(env->pool, env->fake);
     assert_int_equal(pool_free(addr[1]), -EINVAL);
     assert_int_equal(pool_live_size(addr[1]), 0);
@@ -39,8 +38,7 @@ POOL_CASE(test_alloc_of_freed_sizes_takes_the_last_of_each)
     assert_int_equal(alloc(env->pool, 12 * KIB), addr[2]);
     assert_int_equal(alloc(env->pool, 2 * MIB), addr[4]);
     assert_sound(env->pool, env->fake);
-    for (int i = 0; i < 3; i++)
-        release(addr[i]);
+    release_all(addr, 3);
     assert_int_equal(alloc(env->pool, UNIT - 512), addr[0]); /* nothing less than all of them joined serves it */
     assert_int_equal(env->fake->calls[FAKE_ALLOC], asked);
 }

@@ -84,8 +84,7 @@ POOL_CASE(test_large_sizes_of_all_kinds)
         for (size_t i = 0; i < COUNT; i++)
             addr[i] = alloc(env->pool, 2 * MIB + i * 512);
         assert_sound(env->pool, env->fake);
-        for (size_t i = 0; i < COUNT; i++)
-            release(addr[i]);
+        release_all(addr, COUNT);
         assert_sound(env->pool, env->fake);
         assert_int_equal(stats_of(env->pool).live, 0);
         assert_int_equal(stats_of(env->pool).idle, stats_of(env->pool).held);
@@ -174,12 +173,9 @@ POOL_CASE(test_close_sizes_stay_when_a_magazine_is_full)
     static uint64_t close[CLOSE], large[COUNT];
     size_t hits;
 
-    for (size_t i = 0; i < CLOSE; i++)
-        close[i] = alloc(env->pool, 4 * KIB);
-    for (size_t i = 0; i < COUNT; i++)
-        large[i] = alloc(env->pool, 2 * MIB);
-    for (size_t i = 0; i < CLOSE; i++)
-        release(close[i]);
+    alloc_all(env->pool, close, CLOSE, 4 * KIB);
+    alloc_all(env->pool, large, COUNT, 2 * MIB);
+    release_all(close, CLOSE);
     for (size_t i = 0; i < COUNT; i++) {
         release(large[i]);
         assert_int_equal(own->cached_count, i < MAX - CLOSE ? CLOSE + i + 1 : CLOSE + i + 1 - (MAX - CLOSE));

@@ -19,10 +19,8 @@
 #define HAVE  "what the magazines have is wrong"
 #define IDLE  "the list of idle segments is wrong"
 
-/*
- * The pool's books: a shared segment with two live blocks of 64 KiB and, between them, one that was freed and is
- * cached; a large live block, with a tail; two idle segments; and a magazine more, with a segment of its own.
- */
+/* The pool's books: a shared segment with two live blocks of 64 KiB and, between them, one that was freed and is
+ * cached; a large live block, with a tail; two idle segments; and a magazine more, with a segment of its own. */
 static struct segment *shared, *large, *idle;
 static struct block *first, *recent;
 static struct magazine *magazine;

@@ -2,11 +2,6 @@
 /* test_suspend.c - segments whose memory is away for a while: they serve nothing meanwhile, and afterwards again. */
 #include "unit.h"
 
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-
 #include "pool_state.h"
 
 #define LIST_MAX 64
@@ -119,7 +114,6 @@ static struct {
 
 static void *suspend_beside(void *arg)
 {
-    (void)arg;
     assert_int_equal(pool_suspend(beside.pool, pool_kind_get(beside.pool)), 0);
     atomic_store(&beside.returned, true);
     return NULL;
@@ -164,11 +158,9 @@ POOL_CASE(test_blocks_freed_meanwhile_merge_at_the_resume)
 {
     uint64_t at[4];
 
-    for (int i = 0; i < 4; i++)
-        at[i] = alloc(env->pool, 700);
+    alloc_all(env->pool, at, 4, 700);
     suspend(env);
-    for (int i = 0; i < 3; i++)
-        release(at[i]);
+    release_all(at, 3);
     assert_sound(env->pool, env->fake);
     assert_int_equal(pool_free(at[0]), -EINVAL);
     assert_int_equal(listed(env->pool).live_count, 1);

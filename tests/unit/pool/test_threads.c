@@ -9,9 +9,6 @@
  */
 #include "unit.h"
 
-#include <stdatomic.h>
-#include <stdlib.h>
-
 #define THREADS  8
 #define POOLS    2
 #define OWN      64 /* live blocks of a thread */
@@ -254,8 +251,7 @@ static void run(bool prompt, size_t capacity)
     }
     for (size_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, work, (void *)i), 0);
-    for (size_t i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, THREADS);
     if (atomic_load(&fault))
         fail_msg("%s", atomic_load(&fault));
     for (size_t i = 0; i < MAILBOX; i++)
@@ -310,14 +306,20 @@ UNIT_CASE(test_threads_short_of_memory_share_no_block)
 static uint64_t contested;
 static struct meeting meeting;
 
-static void *free_contested(void *arg)
+/* The call that the other thread makes with the block each time, and its result. */
+struct contest {
+    int (*call)(uint64_t addr);
+    int rc;
+};
+
+static void *contest_main(void *arg)
 {
-    int *rc = arg;
+    struct contest *theirs = arg;
     unsigned int round = 0;
 
     for (unsigned long i = 0; i < CONTESTS * steps; i++) {
         meet(&meeting, 2, &round);
-        *rc = pool_free(contested);
+        theirs->rc = theirs->call(contested);
         meet(&meeting, 2, &round);
     }
     return NULL;
@@ -326,11 +328,12 @@ static void *free_contested(void *arg)
 POOL_CASE(test_threads_freeing_same_block_succeed_once)
 {
     unsigned int bad = 0, round = 0;
+    struct contest theirs = {.call = pool_free};
     pthread_t thread;
-    int theirs = 0, ours;
+    int ours;
 
     atomic_store(&meeting.arrived, 0);
-    assert_int_equal(pthread_create(&thread, NULL, free_contested, &theirs), 0);
+    assert_int_equal(pthread_create(&thread, NULL, contest_main, &theirs), 0);
     for (unsigned long i = 0; i < CONTESTS * steps; i++) {
         bad += pool_alloc(env->pool, i % 2 ? 512 : 4 * MIB, &contested) != 0;
         meet(&meeting, 2, &round);
@@ -338,7 +341,7 @@ POOL_CASE(test_threads_freeing_same_block_succeed_once)
             atomic_load(&meeting.arrived);
         ours = pool_free(contested);
         meet(&meeting, 2, &round);
-        bad += !((ours == 0 && theirs == -EINVAL) || (theirs == 0 && ours == -EINVAL));
+        bad += !((ours == 0 && theirs.rc == -EINVAL) || (theirs.rc == 0 && ours == -EINVAL));
     }
     pthread_join(thread, NULL);
     assert_int_equal(bad, 0);
@@ -347,29 +350,15 @@ POOL_CASE(test_threads_freeing_same_block_succeed_once)
 
 /* One thread frees the last block of a segment while another withdraws that: it goes back, if not at once then with
  * the next free. */
-
-static void *withdraw_contested(void *arg)
-{
-    int *rc = arg;
-    unsigned int round = 0;
-
-    for (unsigned long i = 0; i < CONTESTS * steps; i++) {
-        meet(&meeting, 2, &round);
-        *rc = pool_withdraw(contested);
-        meet(&meeting, 2, &round);
-    }
-    return NULL;
-}
-
 POOL_CASE(test_threads_withdrawing_while_freeing_gives_back)
 {
     const uint64_t keeper = alloc(env->pool, 64 * KIB); /* its segment is the one that stays */
     unsigned int bad = 0, left = 0, round = 0;
+    struct contest theirs = {.call = pool_withdraw};
     pthread_t thread;
-    int theirs = 0;
 
     atomic_store(&meeting.arrived, 0);
-    assert_int_equal(pthread_create(&thread, NULL, withdraw_contested, &theirs), 0);
+    assert_int_equal(pthread_create(&thread, NULL, contest_main, &theirs), 0);
     for (unsigned long i = 0; i < CONTESTS * steps; i++) {
         bad += pool_alloc(env->pool, 4 * MIB, &contested) != 0;
         meet(&meeting, 2, &round);
@@ -377,7 +366,7 @@ POOL_CASE(test_threads_withdrawing_while_freeing_gives_back)
             atomic_load(&meeting.arrived);
         bad += pool_free(contested) != 0;
         meet(&meeting, 2, &round);
-        bad += theirs != 0; /* it is still there: nothing else gives it back */
+        bad += theirs.rc != 0; /* it is still there: nothing else gives it back */
         release(alloc(env->pool, 512));
         left += env->fake->in_use != UNIT;
     }

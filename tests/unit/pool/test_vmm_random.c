@@ -10,10 +10,6 @@
  */
 #include "cases.h"
 
-#include <sched.h>
-#include <stdatomic.h>
-#include <stdio.h>
-
 #include "seeded.h"
 #include "vmm_fake.h"
 
@@ -328,7 +324,6 @@ UNIT_CASE(test_as_natively)
     uint64_t hits = 0, settled = 0;
     struct vmm_stats stats;
 
-    (void)state;
     for (uint64_t seed = 1; seed <= seeds; seed++) {
         struct pair p = {.rng = env_number("CUPOOL_TEST_SEED", seed * 7919)};
 
@@ -405,14 +400,12 @@ UNIT_CASE(test_threads)
 {
     pthread_t threads[THREADS], beside;
 
-    (void)state;
     shared.side = side_new(true, 8 * MIB);
     shared.side->slow = true;
     pthread_create(&beside, NULL, taker, NULL);
     for (uintptr_t i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, program, (void *)(i + 1)); /* NOLINT(performance-no-int-to-ptr) */
-    for (unsigned int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, THREADS);
     atomic_store(&shared.stop, true);
     pthread_join(beside, NULL);
     vmm_cache_trim(shared.side->cache, VMM_ALL_DEVICES, UINT64_MAX);

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_vmm_trim.c - the cache of virtual memory: when memory goes back, what a refused call leaves, and access.
- */
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
+/* test_vmm_trim.c - the cache of virtual memory: when memory goes back, what a refused call leaves, and access. */
 
 #include "cases.h"
 #include "clock.h"
@@ -156,8 +151,7 @@ CASE_WITH(test_waits_for_what_began_before, setup, teardown)
         while (!vmm_cache_wait(cache))
             sched_yield();
     atomic_store(&enough, true);
-    for (int i = 0; i < 16; i++)
-        pthread_join(thread[i], NULL);
+    join_all(thread, 16);
     assert_false(vmm_cache_wait(cache));
     vmm_cache_destroy(cache);
 }

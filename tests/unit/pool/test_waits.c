@@ -11,6 +11,7 @@
 #include "magazine.h" /* which one a request uses */
 #include "release_idle.h"
 #include "still_clock.h"
+#include "wrapped.h"
 
 static void much_later(void)
 {
@@ -207,9 +208,7 @@ POOL_CASE(test_statistics_do_not_wait_for_ever)
     alloc(env->pool, 5 * KIB);
     magazine_index++; /* two magazines are in use */
     alloc(env->pool, 7 * KIB);
-    env->fake->order_rc = -EBUSY;
-    release(alloc(env->pool, 9 * KIB));
-    env->fake->order_rc = 0;
+    release_unordered(env, alloc(env->pool, 9 * KIB));
     pool_stats_get(env->pool, &free);
     assert_int_equal(free.live, 3 * MIB + 21 * KIB);
     for (size_t i = 0; i < LOCKS; i++) {
@@ -231,12 +230,10 @@ POOL_CASE(test_statistics_do_not_wait_for_ever)
 
 /* --- magazines */
 
-int __wrap_sched_yield(void);
-
 static void (*on_yield)(void);
 static struct magazine *visited;
 
-int __wrap_sched_yield(void)
+WRAPPED(int, sched_yield, (void))
 {
     if (on_yield)
         on_yield();

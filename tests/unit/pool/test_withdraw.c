@@ -109,8 +109,7 @@ POOL_CASE(test_withdrawn_segment_goes_back_with_its_last_block)
     uint64_t addrs[6], base, segment;
     size_t size;
 
-    for (size_t i = 0; i < 6; i++)
-        addrs[i] = alloc(env->pool, 1000);
+    alloc_all(env->pool, addrs, 6, 1000);
     withdraw(addrs[2]);
     fake_events_clear(env->fake);
     for (size_t i = 0; i < 6; i++) {
@@ -181,10 +180,8 @@ POOL_CASE(test_withdraw_of_broken_segment_returns_its_budget)
 
     ENV_WITH(env, break_max = BREAK_ONCE(8 * MIB));
     halve(env, 16 * MIB, parts);
-    for (size_t i = 0; i < 3; i++)
-        whole[i] = alloc(env->pool, 16 * MIB);
-    for (size_t i = 0; i < 3; i++)
-        release(whole[i]);
+    alloc_all(env->pool, whole, 3, 16 * MIB);
+    release_all(whole, 3);
     assert_int_equal(fake_segment_of(env->fake, alloc(env->pool, 8 * MIB))->index, 4);
     release(parts[1]);
     withdraw(parts[0]);
@@ -207,8 +204,7 @@ POOL_CASE(test_withdraw_of_other_segments_leaves_budget_alone)
     unsigned int born;
 
     ENV_WITH(env, break_max = BREAK_ONCE(8 * MIB));
-    for (size_t i = 0; i < 4; i++)
-        whole[i] = alloc(env->pool, 16 * MIB);
+    alloc_all(env->pool, whole, 4, 16 * MIB);
     withdraw(whole[0]);              /* in use */
     withdraw(alloc(env->pool, 512)); /* shared */
     release(alloc(env->pool, 32 * MIB));
@@ -234,8 +230,7 @@ POOL_CASE(test_withdrawn_broken_segment_goes_back_after_any_order_of_frees)
         bool done[4] = {false};
 
         release(alloc(env->pool, 16 * MIB));
-        for (size_t i = 0; i < 4; i++)
-            parts[i] = alloc(env->pool, 4 * MIB);
+        alloc_all(env->pool, parts, 4, 4 * MIB);
         for (unsigned int i = 0; i < 4; i++, next /= 4) {
             unsigned int which = next % 4;
 
@@ -290,9 +285,7 @@ POOL_CASE(test_withdrawn_with_kept_block_flushed_goes_back_at_next_free)
 
     env->fake->prompt = true;
     withdraw(a);
-    env->fake->order_rc = -EBUSY;
-    release(a);
-    env->fake->order_rc = 0;
+    release_unordered(env, a);
     pool_flush(env->pool);
     assert_sound(env->pool, env->fake);
     assert_int_not_equal(alloc(env->pool, 8 * MIB), a);
@@ -415,8 +408,7 @@ POOL_CASE(test_withdrawn_segments_of_many_blocks_are_forgotten)
     uint64_t rng = 1;
 
     for (int round = 0; round < 100; round++) {
-        for (size_t i = 0; i < BLOCKS; i++)
-            addrs[i] = alloc(env->pool, 1 + rng_below(&rng, 8 * KIB));
+        alloc_all(env->pool, addrs, BLOCKS, 1 + rng_below(&rng, 8 * KIB));
         for (size_t i = 0; i < BLOCKS / 2; i++) {
             release(addrs[i * 2]);
             if (i % 8 == 0)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_yield.c - memory between the users of a device: a pool whose backend has refused asks the others, and one that
- * is asked gives back its idle segments without waiting.
- */
+/* test_yield.c - memory between the users of a device: a pool whose backend has refused asks the others, and one that
+ * is asked gives back its idle segments without waiting. */
 #include "unit.h"
 
 /* Of the others: what they hold without need, and how they were asked. */

@@ -6,17 +6,8 @@
 #include "cases.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "fake.h"
-#include "pool.h"
 #include "rest.h"
 
 #define UNIT ((size_t)POOL_SEGMENT_UNIT)
@@ -66,6 +57,18 @@ static inline uint64_t alloc(struct pool *pool, size_t size)
 static inline void release(uint64_t addr)
 {
     assert_int_equal(pool_free(addr), 0);
+}
+
+static inline void alloc_all(struct pool *pool, uint64_t *ret_addrs, size_t count, size_t size)
+{
+    for (size_t i = 0; i < count; i++)
+        ret_addrs[i] = alloc(pool, size);
+}
+
+static inline void release_all(const uint64_t *addrs, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        release(addrs[i]);
 }
 
 static inline struct pool_stats stats_of(struct pool *pool)
@@ -119,6 +122,14 @@ static inline void env_pool(struct env *env, const struct pool_config *config)
         config_.member;                                                                                                \
         env_pool(env, &config_);                                                                                       \
     } while (0)
+
+/* Free a block while nothing can be ordered: it is deferred. */
+static inline void release_unordered(struct env *env, uint64_t addr)
+{
+    env->fake->order_rc = -EBUSY;
+    release(addr);
+    env->fake->order_rc = 0;
+}
 
 static inline int env_teardown(void **state)
 {

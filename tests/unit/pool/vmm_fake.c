@@ -184,7 +184,6 @@ static void op_begins(void *arg, unsigned int device)
 {
     struct side *side = arg;
 
-    (void)device;
     pthread_mutex_lock(&side->driver->lock);
     side->begun++;
     pthread_mutex_unlock(&side->driver->lock);
@@ -194,8 +193,6 @@ static void op_returned(void *arg, unsigned int device, uint64_t addr, size_t si
 {
     struct side *side = arg;
 
-    (void)device;
-    (void)addr;
     pthread_mutex_lock(&side->driver->lock);
     side->returned += size;
     pthread_mutex_unlock(&side->driver->lock);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * vmm_unit.h - buffers of a program in tests of the cache of virtual memory, and each test's cache. Included by one
- * source of a program, after cmocka.h.
- */
+/* vmm_unit.h - buffers of a program in tests of the cache of virtual memory, and each test's cache. Included by one
+ * source of a program, after cmocka.h. */
 #ifndef CUPOOL_TESTS_UNIT_POOL_VMM_UNIT_H
 #define CUPOOL_TESTS_UNIT_POOL_VMM_UNIT_H
 

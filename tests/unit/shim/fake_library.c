@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * fake_library.c - what stands in for shim/real/, and what the linker puts in front of functions of the library
- * and of libc (--wrap in meson.build): the clock, waiting, log lines, events of the trace, system calls. See
- * fake_driver.h.
- */
+/* fake_library.c - what stands in for shim/real/, and what the linker puts in front of functions of the library and of
+ * libc (--wrap in meson.build): the clock, waiting, log lines, events of the trace, system calls. See fake_driver.h. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,56 +19,18 @@
 #include <linux/membarrier.h>
 
 #include "fake_driver.h"
+#include "real/copies.h"
 #include "real/dlsym_next.h"
 #include "real/loaded.h"
 #include "trace/trace.h"
+#include "wrapped.h"
 
 /* A wait that goes on for so long has no limit. */
 #define RELAXES_MAX 200000u
 
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
-void __wrap_lock_relax(unsigned int times);
-void __wrap_log_write(enum conf_log_level level, const char *format, ...);
-void __wrap_trace_event(const char *event, const char *format, ...);
-void __wrap_trace_frequent(const char *event, const char *format, ...);
-void __wrap_trace_frequent_at(uint64_t clock, const char *event, const char *format, ...);
-void __wrap_trace_segment(const struct trace_segment *segment, const char *event, const char *format, ...);
-void __wrap_trace_segment_at(uint64_t clock, const struct trace_segment *segment, const char *event, const char *format,
-                             ...);
-void __wrap_trace_open(void);
-bool __wrap_background_start(void);
-void __wrap_trace_write_behind(void);
-bool __wrap_nccl_registers(void);
-bool __real_nccl_registers(void);
-int __wrap_pool_create(const struct pool_config *config, struct pool **ret_pool);
-int __real_pool_create(const struct pool_config *config, struct pool **ret_pool);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
-int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex);
-int __real_pthread_mutex_trylock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex);
-int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
-void __wrap_pool_defer_never(struct pool *pool);
-void __real_pool_defer_never(struct pool *pool);
-int __wrap_gethostname(char *name, size_t len);
-int __real_gethostname(char *name, size_t len);
-ssize_t __wrap_readlink(const char *path, char *to, size_t len);
-ssize_t __real_readlink(const char *path, char *to, size_t len);
-unsigned long __wrap_getauxval(unsigned long type);
-void *__wrap_aligned_alloc(size_t alignment, size_t size);
-void *__real_aligned_alloc(size_t alignment, size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__real_calloc(size_t count, size_t size);
-int __wrap_open64(const char *path, int flags, ...);
-int __real_open64(const char *path, int flags, ...);
-ssize_t __wrap_write(int fd, const void *data, size_t len);
-ssize_t __real_write(int fd, const void *data, size_t len);
-long __wrap_syscall(long number, ...);
-long __real_syscall(long number, ...);
-
 /* --- time --- */
 
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
+WRAPPED(int, clock_gettime, (clockid_t clock, struct timespec *ts))
 {
     const uint64_t ns = atomic_fetch_add(&fake.ns, fake.step);
 
@@ -80,7 +39,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
     return 0;
 }
 
-void __wrap_lock_relax(unsigned int times)
+WRAPPED(void, lock_relax, (unsigned int times))
 {
     atomic_fetch_add(&fake.ns, fake.relax_step);
     if (++fake.relaxes > RELAXES_MAX) {
@@ -106,7 +65,7 @@ static void add(char *text, size_t len, const char *head, const char *format, va
     snprintf(text + more, len - more, "\n");
 }
 
-void __wrap_log_write(enum conf_log_level level, const char *format, ...)
+WRAPPED(void, log_write, (enum conf_log_level level, const char *format, ...))
 {
     const char head[] = {(char)('0' + level), '\0'};
     va_list args;
@@ -116,63 +75,46 @@ void __wrap_log_write(enum conf_log_level level, const char *format, ...)
     va_end(args);
 }
 
-#define TRACED()                                                                                                       \
-    do {                                                                                                               \
-        va_list args_;                                                                                                 \
+/* An event of the trace; the rest is a statement. */
+#define TRACED(name, parameters, ...)                                                                                  \
+    WRAPPED(void, name, parameters)                                                                                    \
+    {                                                                                                                  \
+        va_list args;                                                                                                  \
                                                                                                                        \
-        va_start(args_, format);                                                                                       \
-        add(fake.traced, sizeof(fake.traced), event, format, args_);                                                   \
-        va_end(args_);                                                                                                 \
-    } while (0)
+        __VA_ARGS__;                                                                                                   \
+        va_start(args, format);                                                                                        \
+        add(fake.traced, sizeof(fake.traced), event, format, args);                                                    \
+        va_end(args);                                                                                                  \
+    }
+TRACED(trace_event, (const char *event, const char *format, ...))
+TRACED(trace_frequent, (const char *event, const char *format, ...))
+TRACED(trace_frequent_at, (uint64_t clock, const char *event, const char *format, ...))
+TRACED(trace_segment, (const struct trace_segment *segment, const char *event, const char *format, ...))
+TRACED(trace_segment_at,
+       (uint64_t clock, const struct trace_segment *segment, const char *event, const char *format, ...),
+       fake.traced_at = clock)
 
-void __wrap_trace_event(const char *event, const char *format, ...)
-{
-    TRACED();
-}
-
-void __wrap_trace_frequent(const char *event, const char *format, ...)
-{
-    TRACED();
-}
-
-void __wrap_trace_frequent_at(uint64_t clock, const char *event, const char *format, ...)
-{
-    TRACED();
-}
-
-void __wrap_trace_segment(const struct trace_segment *segment, const char *event, const char *format, ...)
-{
-    TRACED();
-}
-
-void __wrap_trace_segment_at(uint64_t clock, const struct trace_segment *segment, const char *event, const char *format,
-                             ...)
-{
-    fake.traced_at = clock;
-    TRACED();
-}
-
-void __wrap_trace_open(void)
+WRAPPED(void, trace_open, (void))
 {
     fake.opened++;
 }
 
-bool __wrap_background_start(void)
+WRAPPED(bool, background_start, (void))
 {
     fake.clocks++;
     return false;
 }
 
-void __wrap_trace_write_behind(void)
+WRAPPED(void, trace_write_behind, (void))
 {
 }
 
-bool __wrap_nccl_registers(void)
+WRAPPED(bool, nccl_registers, (void))
 {
     return fake.registers || __real_nccl_registers();
 }
 
-int __wrap_pool_create(const struct pool_config *config, struct pool **ret_pool)
+WRAPPED(int, pool_create, (const struct pool_config *config, struct pool **ret_pool))
 {
     fake.config = *config;
     if (!fake.pools_refused)
@@ -181,7 +123,7 @@ int __wrap_pool_create(const struct pool_config *config, struct pool **ret_pool)
     return -ENOMEM;
 }
 
-void __wrap_pool_defer_never(struct pool *pool)
+WRAPPED(void, pool_defer_never, (struct pool * pool))
 {
     fake.defer_never++;
     __real_pool_defer_never(pool);
@@ -197,13 +139,13 @@ unsigned int fake_locks_held(void)
     return held;
 }
 
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
+WRAPPED(int, pthread_mutex_lock, (pthread_mutex_t * mutex))
 {
     held++;
     return __real_pthread_mutex_lock(mutex);
 }
 
-int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex)
+WRAPPED(int, pthread_mutex_trylock, (pthread_mutex_t * mutex))
 {
     const int rc = __real_pthread_mutex_trylock(mutex);
 
@@ -211,7 +153,7 @@ int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex)
     return rc;
 }
 
-int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex)
+WRAPPED(int, pthread_mutex_unlock, (pthread_mutex_t * mutex))
 {
     if (!held--) {
         fprintf(stderr, "a lock is given back that was not taken\n");
@@ -235,7 +177,7 @@ static long membarrier(int command, int flags)
     return command == MEMBARRIER_CMD_QUERY ? MEMBARRIER_CMD_PRIVATE_EXPEDITED : 0;
 }
 
-long __wrap_syscall(long number, ...)
+WRAPPED(long, syscall, (long number, ...))
 {
     va_list args;
     long a[6];
@@ -263,19 +205,19 @@ long __wrap_syscall(long number, ...)
     return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
-void *__wrap_aligned_alloc(size_t alignment, size_t size)
+WRAPPED(void *, aligned_alloc, (size_t alignment, size_t size))
 {
     void *p = fake.no_memory ? NULL : __real_aligned_alloc(alignment, size);
 
     return p ? memset(p, 0xa5, size) : NULL; /* what another owner has left there */
 }
 
-void *__wrap_calloc(size_t count, size_t size)
+WRAPPED(void *, calloc, (size_t count, size_t size))
 {
     return fake.no_memory ? NULL : __real_calloc(count, size);
 }
 
-int __wrap_open64(const char *path, int flags, ...)
+WRAPPED(int, open64, (const char *path, int flags, ...))
 {
     char under[PATH_MAX];
     va_list args;
@@ -291,7 +233,7 @@ int __wrap_open64(const char *path, int flags, ...)
     return __real_open64(path, flags, mode);
 }
 
-ssize_t __wrap_write(int fd, const void *data, size_t len)
+WRAPPED(ssize_t, write, (int fd, const void *data, size_t len))
 {
     if (!fake.writes_interrupted)
         return __real_write(fd, data, len);
@@ -300,13 +242,13 @@ ssize_t __wrap_write(int fd, const void *data, size_t len)
     return -1;
 }
 
-unsigned long __wrap_getauxval(unsigned long type)
+WRAPPED(unsigned long, getauxval, (unsigned long type))
 {
     return type == AT_SECURE && fake.secure;
 }
 
 /* As the system: without a NUL where there is no room. */
-int __wrap_gethostname(char *name, size_t len)
+WRAPPED(int, gethostname, (char *name, size_t len))
 {
     const size_t n = fake.host ? strnlen(fake.host, len) : 0;
 
@@ -318,7 +260,7 @@ int __wrap_gethostname(char *name, size_t len)
     return n ? 0 : -1;
 }
 
-ssize_t __wrap_readlink(const char *path, char *to, size_t len)
+WRAPPED(ssize_t, readlink, (const char *path, char *to, size_t len))
 {
     const size_t n = fake.exe ? strnlen(fake.exe, len) : 0;
 
@@ -378,6 +320,15 @@ enum real_symbol real_symbol_of(const void *function)
 
 const char *loaded_path(const char *prefix)
 {
-    (void)prefix;
+    return NULL;
+}
+
+bool copies_is_first(void)
+{
+    return true;
+}
+
+const char *copies_next(void)
+{
     return NULL;
 }

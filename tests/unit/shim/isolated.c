@@ -3,14 +3,8 @@
 #include "isolated.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 /* No test takes that long: a deadlock, then. */
 #define DEADLOCK_SECONDS 60
@@ -49,6 +43,7 @@ static int child(const struct isolated *test, int output)
     dup2(output, STDERR_FILENO);
     alarm(DEADLOCK_SECONDS);
     environment_set(test->environment);
+    fake_start();
     return cmocka_run_group_tests(one, NULL, NULL);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * isolated.h - runs each unit test of the library in a process of its own, because settings are read once and contexts
- * stay known; and cmocka's includes.
+ * stay known; and the includes of these tests.
  *
  * Tests call the library's functions directly; programs under the preload are in tests/behaviour and tests/e2e.
  *
@@ -10,15 +10,9 @@
 #ifndef CUPOOL_TESTS_SHIM_ISOLATED_H
 #define CUPOOL_TESTS_SHIM_ISOLATED_H
 
-/* cmocka 1.1 wants these first. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "cases.h"
 
-#include <cmocka.h>
-
-#include <stdbool.h>
+#include "fake_driver.h"
 
 struct isolated {
     const char *name;
@@ -33,20 +27,22 @@ struct isolated {
     int line; /* tests run in this order */
 };
 
-/* The head of a test function; the rest are members of struct isolated. A test registers itself: no list can forget
- * it, and isolated_main.c runs those of the program, unless the program has a main of its own. */
+/* The head of a test function, which finds the fake driver as fake_start makes it; the rest are members of struct
+ * isolated. A test registers itself: no list can forget it, and isolated_main.c runs those of the program, unless the
+ * program has a main of its own. */
 #define ISOLATED_CASE(function, ...)                                                                                   \
     static void function(void **state);                                                                                \
     ISOLATED_ADD(function, function##_case, __VA_ARGS__)                                                               \
     static void function(void **state)
-/* A case whose function is called with the context that the file's ready() makes. */
-#define READY_CASE(function, ...)                                                                                      \
+/* A case whose function is called with the context that a function of the file makes: make, here ready. */
+#define CONTEXT_CASE(function, make, ...)                                                                              \
     static void function##_with(struct context *context);                                                              \
     ISOLATED_CASE(function, __VA_ARGS__)                                                                               \
     {                                                                                                                  \
-        function##_with(ready());                                                                                      \
+        function##_with(make());                                                                                       \
     }                                                                                                                  \
     static void function##_with(struct context *context)
+#define READY_CASE(function, ...) CONTEXT_CASE(function, ready, __VA_ARGS__)
 /* For each row of a table; OWN: whose member environment is the test's. */
 #define ISOLATED_TABLE(table)               .rows = (table), .count = COUNT(table), .size = sizeof((table)[0])
 #define ISOLATED_ROWS(function, table, ...) ISOLATED_CASE(function, ISOLATED_TABLE(table), __VA_ARGS__)

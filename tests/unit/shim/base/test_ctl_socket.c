@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_ctl_socket.c - shim/base/ctl_socket.c alone: the folder and the socket's name, which requests are read, how long
- * a silent peer keeps its place, and that nothing is left. The commands: tests/e2e/test_ctl.py.
- */
-#include <errno.h>
+/* test_ctl_socket.c - shim/base/ctl_socket.c alone: the folder and the socket's name, which requests are read, how long
+ * a silent peer keeps its place, and that nothing is left. The commands: tests/e2e/test_ctl.py. */
 #include <fcntl.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <unistd.h>
+#include <sys/wait.h>
 
 #include "base/ctl_socket.h"
 #include "cases.h"
@@ -35,7 +29,6 @@ static unsigned int descriptors(void)
 
 static int begin(void **state)
 {
-    (void)state;
     strcpy(folder, "/tmp/cupool-test-XXXXXX");
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof(path), "%s/cupool-%d.sock", folder, (int)getpid());
@@ -56,7 +49,6 @@ static int begin_open(void **state)
 
 static int end(void **state)
 {
-    (void)state;
     ctl_socket_close(/* forked: */ false);
     assert_int_equal(access(path, F_OK), -1);
     assert_int_equal(rmdir(folder), 0); /* nothing is left in it */
@@ -95,7 +87,6 @@ CASE_WITH(test_requests, begin_open, end)
     char answer[64];
     int fd;
 
-    (void)state;
     memcpy(bytes, &good, sizeof(good));
     for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]) + 6; i++) { /* lengths, or a byte of the head */
         fd = connected();
@@ -129,6 +120,28 @@ CASE_WITH(test_requests, begin_open, end)
     assert_false(ctl_socket_read(START, &request));
 }
 
+/* Whether the peer still waits for the answer. */
+CASE_WITH(test_awaited, begin_open, end)
+{
+    struct ctl_request request;
+    int fd;
+
+    (void)state;
+    for (unsigned int gone = 0; gone < 3; gone++) { /* 1: before it is asked about; 2: before the answer alone */
+        fd = connected();
+        assert_int_equal(send(fd, &good, sizeof(good), 0), sizeof(good));
+        if (gone == 1)
+            close(fd);
+        assert_true(ctl_socket_read(START, &request));
+        assert_int_equal(ctl_socket_is_awaited(), gone != 1);
+        if (gone == 2)
+            close(fd);
+        assert_int_equal(ctl_socket_reply(0, "", 0), !gone);
+        if (!gone)
+            close(fd);
+    }
+}
+
 static void ask(int fd, uint64_t now)
 {
     struct ctl_request request;
@@ -146,7 +159,6 @@ CASE_WITH(test_silent_peers, begin_open, end)
     struct ctl_request request;
     int fds[CTL_PEERS + 2];
 
-    (void)state;
     assert_true(ctl_socket_due() == UINT64_MAX);
     for (unsigned int i = 0; i <= CTL_PEERS + 1; i++) {
         if (i == CTL_PEERS) /* the first place becomes free, and is taken by a younger one */
@@ -171,6 +183,57 @@ CASE_WITH(test_silent_peers, begin_open, end)
         close(fds[i]);
 }
 
+/* A socket at the name, which listens or not, of a child that lives until somebody writes to the pipe. */
+static pid_t other_listens(int pipe_to, int pipe_from, bool listens)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    const pid_t pid = fork();
+    char byte;
+    int fd;
+
+    if (pid)
+        return pid;
+    snprintf(at.sun_path, sizeof(at.sun_path), "%.*s", (int)sizeof(at.sun_path) - 1, path);
+    fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    if (bind(fd, (const struct sockaddr *)&at, sizeof(at)) || (listens && listen(fd, 0)) || write(pipe_to, "", 1) != 1)
+        _exit(1);
+    _exit(read(pipe_from, &byte, 1) != 1);
+}
+
+/* A process with this number in another container has its socket in the folder: it keeps it. A socket at which nobody
+ * listens is one of a process that has ended. */
+CASE_WITH(test_another_container, begin, end)
+{
+    int to[2], from[2], status, before;
+    struct stat theirs, now;
+    char byte;
+    pid_t pid;
+
+    (void)state;
+    for (unsigned int i = 0; i < 3; i++) { /* 1: its queue is full; 2: it does not listen */
+        assert_int_equal(pipe2(to, O_CLOEXEC), 0);
+        assert_int_equal(pipe2(from, O_CLOEXEC), 0);
+        pid = other_listens(to[1], from[0], i != 2);
+        assert_int_equal(read(to[0], &byte, 1), 1);
+        assert_int_equal(stat(path, &theirs), 0);
+        before = i == 1 ? connected() : -1;
+        assert_int_equal(ctl_socket_open(folder, &why), i == 2 ? 0 : -EADDRINUSE);
+        assert_int_equal(why != NULL, i != 2);
+        assert_int_equal(stat(path, &now), 0);
+        assert_int_equal(now.st_ino == theirs.st_ino, i != 2);
+        close(before);
+        assert_int_equal(write(from[1], "", 1), 1);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, 0);
+        for (unsigned int k = 0; k < 2; k++) {
+            close(to[k]);
+            close(from[k]);
+        }
+        if (i != 2)
+            assert_int_equal(unlink(path), 0);
+    }
+}
+
 /* The bell, the socket and each peer are polled; ringing is heard, and then no more. */
 CASE_WITH(test_poll, begin_open, end)
 {
@@ -178,7 +241,6 @@ CASE_WITH(test_poll, begin_open, end)
     struct ctl_request request;
     int fd;
 
-    (void)state;
     assert_int_equal(ctl_socket_listen(fds, CTL_PEERS + 1), 0); /* there is not enough room */
     assert_int_equal(ctl_socket_listen(fds, CTL_PEERS + 2), 2);
     assert_int_equal(poll(fds, 2, 0), 0);
@@ -219,7 +281,6 @@ CASE_WITH(test_no_descriptor, begin_open, end)
     struct ctl_request request;
     int fd = connected();
 
-    (void)state;
     descriptors_limit(3);
     assert_false(ctl_socket_read(START, &request));
     descriptors_limit(0);
@@ -240,7 +301,6 @@ CASE_WITH(test_taken, begin_open, end)
     struct ctl_request request;
     int fd = connected(), bell, count;
 
-    (void)state;
     assert_false(ctl_socket_read(START, &request));
     assert_int_equal(ctl_socket_listen(fds, CTL_PEERS + 2), 3);
     bell = fds[0].fd;
@@ -266,7 +326,6 @@ CASE_WITH(test_taken, begin_open, end)
 /* A child of fork closes its copies, and the socket stays the parent's. */
 CASE_WITH(test_forked, begin_open, end)
 {
-    (void)state;
     ctl_socket_close(/* forked: */ true);
     assert_int_equal(descriptors(), open_before);
     assert_int_equal(access(path, F_OK), 0);
@@ -281,7 +340,6 @@ CASE_WITH(test_folders, begin, end)
     const int first = dup(STDIN_FILENO); /* that is free */
     FILE *file;
 
-    (void)state;
     close(first);
     for (mode_t bit = 1; bit <= 040; bit <<= 1) { /* others may come in */
         assert_int_equal(chmod(folder, 0700 | bit), 0);

@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_file.c - shim/base/output_file.c: files of a process that has closed some descriptors; and shim/real/caller.c:
- * callers of whom the loader knows nothing. Which names files get is tested under the preload: tests/e2e/test_files.py.
- */
-#include <errno.h>
+/* test_file.c - shim/base/output_file.c: files of a process that has closed some descriptors; and shim/real/caller.c:
+ * callers of whom the loader knows nothing. Which names files get is tested under the preload:
+ * tests/e2e/test_files.py. */
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "base/output_file.h"
-#include "fake_driver.h"
 #include "isolated.h"
 #include "real/caller.h"
 

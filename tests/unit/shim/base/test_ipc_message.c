@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_ipc_message.c - shim/base/ipc_message.c: which tickets and messages are accepted, to the last value, and that
- * their bytes stay what other versions of the library understand. Processes that exchange them: tests/e2e/test_ipc.py.
- */
-#include <stdbool.h>
-#include <string.h>
+/* test_ipc_message.c - shim/base/ipc_message.c: which tickets and messages are accepted, to the last value, and that
+ * their bytes stay what other versions of the library understand. Processes that exchange them:
+ * tests/e2e/test_ipc.py. */
 
 #include "base/ipc_message.h"
 #include "cases.h"
@@ -53,7 +50,6 @@ UNIT_CASE(test_grants)
 {
     struct ipc_grant grant, copy;
 
-    (void)state;
     for (size_t i = 0; i < COUNT(rows); i++) {
         const struct row *row = &rows[i];
 
@@ -81,7 +77,6 @@ UNIT_CASE(test_requests_and_tickets)
     struct ipc_request request, copy;
     struct ipc_ticket ticket, read;
 
-    (void)state;
     for (unsigned int kind = 0; kind < 5; kind++) {
         ipc_request_make(&request, (enum ipc_kind)kind, 5, &block);
         assert_int_equal(ipc_request_read(&request, sizeof(request), &copy), kind == IPC_OPEN || kind == IPC_CLOSE);
@@ -126,7 +121,6 @@ UNIT_CASE(test_bytes)
     struct ipc_ticket ticket, other;
     struct ipc_grant grant;
 
-    (void)state;
     ipc_ticket_make(&ticket, 0x0102, &name, &name);
     assert_memory_equal(&ticket,
                         "cupoolIP\1\0\0\0\2\1\0\0"

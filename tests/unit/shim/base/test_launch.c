@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_launch.c - shim/base/launch.c: which rank this process is, by the launcher's variables and, where there are
- * several, by what its parent processes are called; and file names made from that.
- */
-#include <errno.h>
+/* test_launch.c - shim/base/launch.c: which rank this process is, by the launcher's variables and, where there are
+ * several, by what its parent processes are called; and file names made from that. */
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/launch.h"
-#include "fake_driver.h"
 #include "isolated.h"
 
 #define TORCH "RANK=1 LOCAL_RANK=2"

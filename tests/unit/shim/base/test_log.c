@@ -1,17 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_log.c - shim/base/log.c: a message that is longer than there is room for loses its end, and its lines stay
+/* test_log.c - shim/base/log.c: a message that is longer than there is room for loses its end, and its lines stay
  * whole; errno is the program's. Where messages go, and where they do not, is tested under the preload:
- * tests/e2e/test_stderr.py.
- */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+ * tests/e2e/test_stderr.py. */
 
 #include "base/log.h"
-#include "fake_driver.h"
 #include "isolated.h"
 
 void __real_log_write(enum conf_log_level level, const char *format, ...);

@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_memory_limit.c - shim/base/memory_limit.c: the least limit of the control groups of this process, of version 1
+/* test_memory_limit.c - shim/base/memory_limit.c: the least limit of the control groups of this process, of version 1
  * and 2, and of those above them; what is left of it; and how many processes share the machine. The files are in a
- * folder of the test's.
- */
+ * folder of the test's. */
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/memory_limit.h"
-#include "fake_driver.h"
 #include "isolated.h"
 
 static const struct row {

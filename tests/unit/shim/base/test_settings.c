@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_settings.c - shim/base/conf.c: each type of setting with the values it accepts and those it does not, what the
- * environment gives, and what is said of it.
- */
-#include <errno.h>
+/* test_settings.c - shim/base/conf.c: each type of setting with the values it accepts and those it does not, what the
+ * environment gives, and what is said of it. */
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/conf_parse.h"
 #include "base/conf_report.h"
-#include "fake_driver.h"
 #include "isolated.h"
 
 #define BAD   (UINT64_MAX - 1) /* not accepted */
@@ -29,209 +22,116 @@ static const struct conf_row *row_of(const char *name)
     return NULL;
 }
 
-static const struct value {
-    const char *setting, *text;
+/* Texts with the number that each of them stands for. */
+static const struct values {
+    const char *setting;
     uint64_t number;
+    const char *texts[13 + 1];
 } values[] = {
     /* BOOL */
-    {"ENABLE", "0", 0},
-    {"ENABLE", "off", 0},
-    {"ENABLE", "no", 0},
-    {"ENABLE", "false", 0},
-    {"ENABLE", "1", 1},
-    {"ENABLE", "on", 1},
-    {"ENABLE", "YES", 1},
-    {"ENABLE", "True", 1},
-    {"ENABLE", "", BAD},
-    {"ENABLE", "2", BAD},
-    {"ENABLE", "o", BAD},
-    {"ENABLE", "onn", BAD},
-    {"ENABLE", " 1", BAD},
-    {"ENABLE", "1 ", BAD},
-    {"ENABLE", "0|off", BAD},
-    {"ENABLE", "of\x86", BAD},
+    {"ENABLE", 0, {"0", "off", "no", "false"}},
+    {"ENABLE", 1, {"1", "on", "YES", "True"}},
+    {"ENABLE", BAD, {"", "2", "o", "onn", " 1", "1 ", "0|off", "of\x86"}},
     /* CHOICE */
-    {"FREE", "auto", FREE_AUTO},
-    {"FREE", "ordered", FREE_ORDERED},
-    {"FREE", "StrIct", FREE_STRICT},
-    {"FREE", "relaxed", FREE_RELAXED},
-    {"FREE", "RELAXED", FREE_RELAXED},
-    {"FREE", "relaxe", BAD},
-    {"FREE", "relaxedd", BAD},
-    {"FREE", "", BAD},
-    {"FREE", "|", BAD},
-    {"FREE", "strict|relaxed", BAD},
-    {"TRACE_EVENTS", "segment", TRACE_SEGMENT},
-    {"TRACE_EVENTS", "segment,alloc", TRACE_ALLOC},
-    {"REGISTER", "use", REGISTER_USE},
-    {"REGISTER", "force", REGISTER_FORCE},
-    {"LOG_LEVEL", "debug", LOG_DEBUG},
-    {"LOG_LEVEL", "{off}", BAD},
-    {"DEBUG", "guard", DEBUG_GUARD},
-    {"BACKEND", "nccl", BACKEND_NCCL},
-    {"HOOK", "runtime", HOOK_RUNTIME},
+    {"FREE", FREE_AUTO, {"auto"}},
+    {"FREE", FREE_ORDERED, {"ordered"}},
+    {"FREE", FREE_STRICT, {"StrIct"}},
+    {"FREE", FREE_RELAXED, {"relaxed", "RELAXED"}},
+    {"FREE", BAD, {"relaxe", "relaxedd", "", "|", "strict|relaxed"}},
+    {"TRACE_EVENTS", TRACE_SEGMENT, {"segment"}},
+    {"TRACE_EVENTS", TRACE_ALLOC, {"segment,alloc"}},
+    {"REGISTER", REGISTER_USE, {"use"}},
+    {"REGISTER", REGISTER_FORCE, {"force"}},
+    {"LOG_LEVEL", LOG_DEBUG, {"debug"}},
+    {"LOG_LEVEL", BAD, {"{off}"}},
+    {"DEBUG", DEBUG_GUARD, {"guard"}},
+    {"BACKEND", BACKEND_NCCL, {"nccl"}},
+    {"HOOK", HOOK_RUNTIME, {"runtime"}},
     /* SIZE */
-    {"LIMIT", "0", 0},
-    {"LIMIT", "512", 512},
-    {"LIMIT", "1k", K},
-    {"LIMIT", "64K", 64 * K},
-    {"LIMIT", "64KB", 64 * K},
-    {"LIMIT", "64KiB", 64 * K},
-    {"LIMIT", "64Ki", 64 * K},
-    {"LIMIT", "64kib", 64 * K},
-    {"LIMIT", "3m", 3 * K *K},
-    {"LIMIT", "2G", 2 * G},
-    {"LIMIT", "1T", T},
-    {"LIMIT", "7b", 7},
-    {"LIMIT", "1.5G", G + G / 2},
-    {"LIMIT", "1.59G", G + G / 2},
-    {"LIMIT", "2.9", 2},
-    {"LIMIT", "0.1K", 102},
-    {"LIMIT", "4194303T", 4194303 * T},
-    {"LIMIT", "4194304T", BAD},
-    {"LIMIT", "4503599627370495K", 4503599627370495 * K},
-    {"LIMIT", "4503599627370496K", BAD},
-    {"LIMIT", "18446744073709551616", BAD},
-    {"LIMIT", "99999999999999999999999", BAD},
-    {"LIMIT", "72057594037927939", 72057594037927939},
-    {"LIMIT", "72057594037927940", BAD},
-    {"LIMIT", "", BAD},
-    {"LIMIT", "k", BAD},
-    {"LIMIT", "-1", BAD},
-    {"LIMIT", "+1", BAD},
-    {"LIMIT", " 1", BAD},
-    {"LIMIT", ".5G", BAD},
-    {"LIMIT", "1.G", BAD},
-    {"LIMIT", "1.", BAD},
-    {"LIMIT", "1x", BAD},
-    {"LIMIT", "1P", BAD},
-    {"LIMIT", "1KK", BAD},
-    {"LIMIT", "1iB", BAD},
-    {"LIMIT", "1Bi", BAD},
-    {"LIMIT", "1K ", BAD},
-    {"LIMIT", "0x10", BAD},
-    {"LIMIT", "1.5.5G", BAD},
+    {"LIMIT", 0, {"0", "0.0"}},
+    {"LIMIT", 512, {"512"}},
+    {"LIMIT", K, {"1k"}},
+    {"LIMIT", 64 * K, {"64K", "64KB", "64KiB", "64Ki", "64kib"}},
+    {"LIMIT", 3 * K *K, {"3m"}},
+    {"LIMIT", 2 * G, {"2G"}},
+    {"LIMIT", T, {"1T"}},
+    {"LIMIT", 7, {"7b"}},
+    {"LIMIT", G + G / 2, {"1.5G"}},
+    {"LIMIT", G + G / 4, {"1.25G"}},
+    {"LIMIT", T / 20, {"0.05T"}},
+    {"LIMIT", 989560, {"0.0000009T"}},
+    {"LIMIT", T - 1, {"0.9999999999999999999999T"}},
+    {"LIMIT", 2, {"2.9"}},
+    {"LIMIT", 102, {"0.1K"}},
+    {"LIMIT", 4194303 * T, {"4194303T"}},
+    {"LIMIT", BAD, {"4194304T", "4503599627370496K", "18446744073709551616", "99999999999999999999999"}},
+    {"LIMIT", BAD, {"72057594037927940", "", "k", "-1", "+1", " 1", ".5G", "1.G", "1.", "1x", "1P", "1KK", "1iB"}},
+    {"LIMIT", BAD, {"1Bi", "1K ", "0x10", "1.5.5G", "0.0000000000000000009T", "0.5"}},
+    {"LIMIT", 4503599627370495 * K, {"4503599627370495K"}},
+    {"LIMIT", 72057594037927939, {"72057594037927939"}},
     /* NUMBER */
-    {"SLACK", "0", 0},
-    {"SLACK", "10", 10},
-    {"SLACK", "007", 7},
-    {"SLACK", "999999999", 999999999},
-    {"SLACK", "0000000001", BAD},
-    {"SLACK", "1000000000", BAD},
-    {"SLACK", "", UNSET},
-    {"SLACK", "-1", BAD},
-    {"SLACK", "1.5", BAD},
-    {"SLACK", "10%", BAD},
-    {"SLACK", "x", BAD},
-    {"RANK", "12", 12},
+    {"SLACK", 0, {"0"}},
+    {"SLACK", 10, {"10"}},
+    {"SLACK", 7, {"007"}},
+    {"SLACK", 999999999, {"999999999"}},
+    {"SLACK", BAD, {"0000000001", "1000000000", "-1", "1.5", "10%", "x"}},
+    {"SLACK", UNSET, {""}},
+    {"RANK", 12, {"12"}},
     /* SECONDS */
-    {"DECAY", "0", 0},
-    {"DECAY", "10", 10},
-    {"DECAY", "off", UNSET},
-    {"DECAY", "OFF", UNSET},
-    {"DECAY", "offf", BAD},
-    {"DECAY", "of", BAD},
-    {"DECAY", "", BAD},
-    {"DECAY", "10s", BAD},
-    {"DECAY", "1000000000", BAD},
+    {"DECAY", 0, {"0"}},
+    {"DECAY", 10, {"10"}},
+    {"DECAY", UNSET, {"off", "OFF"}},
+    {"DECAY", BAD, {"offf", "of", "", "10s", "1000000000"}},
     /* FILL */
-    {"FILL", "off", FILL_OFF},
-    {"FILL", "native", FILL_NATIVE},
-    {"FILL", "NATIVE", FILL_NATIVE},
-    {"FILL", "0x00", 0},
-    {"FILL", "0xA5", 0xa5},
-    {"FILL", "0XfF", 0xff},
-    {"FILL", "", BAD},
-    {"FILL", "0", BAD},
-    {"FILL", "0x", BAD},
-    {"FILL", "0x1", BAD},
-    {"FILL", "0x123", BAD},
-    {"FILL", "1x12", BAD},
-    {"FILL", "0y12", BAD},
-    {"FILL", "0xg1", BAD},
-    {"FILL", "0x1g", BAD},
+    {"FILL", FILL_OFF, {"off"}},
+    {"FILL", FILL_NATIVE, {"native", "NATIVE"}},
+    {"FILL", 0, {"0x00"}},
+    {"FILL", 0xa5, {"0xA5"}},
+    {"FILL", 0xff, {"0XfF"}},
+    {"FILL", BAD, {"", "0", "0x", "0x1", "0x123", "1x12", "0y12", "0xg1", "0x1g"}},
     /* STATS */
-    {"STATS", "off", 0},
-    {"STATS", "exit", STATS_EXIT},
-    {"STATS", "EXIT", STATS_EXIT},
-    {"STATS", "signal:USR1", SIGUSR1 << 8},
-    {"STATS", "signal:SIGUSR2", SIGUSR2 << 8},
-    {"STATS", "signal:sighup", SIGHUP << 8},
-    {"STATS", "signal:URG", SIGURG << 8},
-    {"STATS", "signal:IO", SIGIO << 8},
-    {"STATS", "signal:PWR", SIGPWR << 8},
-    {"STATS", "signal:WINCH", SIGWINCH << 8},
-    {"STATS", "signal:10", 10 << 8},
-    {"STATS", "signal:1", 1 << 8},
-    {"STATS", "signal:34", 34 << 8},
-    {"STATS", "signal:64", 64 << 8},
-    {"STATS", "signal:65", BAD},
-    {"STATS", "signal:33", BAD},
-    {"STATS", "signal:010", BAD},
-    {"STATS", "signal:9", BAD},
-    {"STATS", "signal:0", BAD},
-    {"STATS", "signal:11", BAD},
-    {"STATS", "signal:KILL", BAD},
-    {"STATS", "signal:SEGV", BAD},
-    {"STATS", "signal:32", BAD},
-    {"STATS", "Timer:5", UINT64_C(5) << 32},
-    {"STATS", "timer:1.5s", BAD},
-    {"STATS", "exit signal:USR2", BAD},
-    {"STATS", "signal:RTMIN+003", BAD},
-    {"STATS", "signal:", BAD},
-    {"STATS", "signal:USR", BAD},
-    {"STATS", "signal:USR11", BAD},
-    {"STATS", "signal:RTMIN", 34 << 8},
-    {"STATS", "signal:SIGRTMIN+0", 34 << 8},
-    {"STATS", "signal:RTMIN+3", 37 << 8},
-    {"STATS", "signal:RTMIN+30", 64 << 8},
-    {"STATS", "signal:RTMIN+31", BAD},
-    {"STATS", "signal:RTMIN+300", BAD},
-    {"STATS", "signal:RTMIN+", BAD},
-    {"STATS", "signal:RTMIN-1", BAD},
-    {"STATS", "signal:RTMIN+x", BAD},
-    {"STATS", "signal:RTMIN3", BAD},
-    {"STATS", "timer:30", UINT64_C(30) << 32},
-    {"STATS", "timer:30s", UINT64_C(30) << 32},
-    {"STATS", "timer:5m", UINT64_C(300) << 32},
-    {"STATS", "timer:5M", UINT64_C(300) << 32},
-    {"STATS", "timer:2h", UINT64_C(7200) << 32},
-    {"STATS", "timer:999999h", UINT64_C(3599996400) << 32},
-    {"STATS", "timer:0", BAD},
-    {"STATS", "timer:", BAD},
-    {"STATS", "timer:s", BAD},
-    {"STATS", "timer:1000000", BAD},
-    {"STATS", "timer:3d", BAD},
-    {"STATS", "timer:3mm", BAD},
-    {"STATS", "timer:-3", BAD},
-    {"STATS", "exit,signal:USR1,timer:1m", UINT64_C(60) << 32 | SIGUSR1 << 8 | STATS_EXIT},
-    {"STATS", "timer:1m,exit", UINT64_C(60) << 32 | STATS_EXIT},
-    {"STATS", "exit,exit", BAD},
-    {"STATS", "signal:USR1,signal:USR2", BAD},
-    {"STATS", "timer:1,timer:2", BAD},
-    {"STATS", "timer:1,signal:USR1,exit,timer:2", BAD},
-    {"STATS", "exit,", BAD},
-    {"STATS", ",exit", BAD},
-    {"STATS", "", BAD},
-    {"STATS", "on", BAD},
-    {"STATS", "exit,off", BAD},
-    {"STATS", "signal:SIGWINCHWINCHWINC", BAD},
-    {"STATS", "signal:SIGWINCHWINCHWINCH", BAD},
-    {"STATS", "timer:0000000000000000001", BAD},
+    {"STATS", 0, {"off"}},
+    {"STATS", STATS_EXIT, {"exit", "EXIT"}},
+    {"STATS", SIGUSR1 << 8, {"signal:USR1"}},
+    {"STATS", SIGUSR2 << 8, {"signal:SIGUSR2"}},
+    {"STATS", SIGHUP << 8, {"signal:sighup"}},
+    {"STATS", SIGURG << 8, {"signal:URG"}},
+    {"STATS", SIGIO << 8, {"signal:IO"}},
+    {"STATS", SIGPWR << 8, {"signal:PWR"}},
+    {"STATS", SIGWINCH << 8, {"signal:WINCH"}},
+    {"STATS", 10 << 8, {"signal:10"}},
+    {"STATS", 1 << 8, {"signal:1"}},
+    {"STATS", 34 << 8, {"signal:34", "signal:RTMIN", "signal:SIGRTMIN+0"}},
+    {"STATS", 64 << 8, {"signal:64", "signal:RTMIN+30"}},
+    {"STATS", BAD, {"signal:65", "signal:33", "signal:010", "signal:9", "signal:0", "signal:11", "signal:KILL"}},
+    {"STATS", BAD, {"signal:SEGV", "signal:32", "timer:1.5s", "exit signal:USR2", "signal:RTMIN+003", "signal:"}},
+    {"STATS", BAD, {"signal:USR", "signal:USR11", "signal:RTMIN+31", "signal:RTMIN+300", "signal:RTMIN+"}},
+    {"STATS", BAD, {"signal:RTMIN-1", "signal:RTMIN+x", "signal:RTMIN3", "timer:0", "timer:", "timer:s"}},
+    {"STATS", BAD, {"timer:1000000", "timer:3d", "timer:3mm", "timer:-3", "exit,exit", "signal:USR1,signal:USR2"}},
+    {"STATS", BAD, {"timer:1,timer:2", "timer:1,signal:USR1,exit,timer:2", "exit,", ",exit", "", "on", "exit,off"}},
+    {"STATS", BAD, {"signal:SIGWINCHWINCHWINC", "signal:SIGWINCHWINCHWINCH", "timer:0000000000000000001"}},
+    {"STATS", UINT64_C(5) << 32, {"Timer:5"}},
+    {"STATS", 37 << 8, {"signal:RTMIN+3"}},
+    {"STATS", UINT64_C(30) << 32, {"timer:30", "timer:30s"}},
+    {"STATS", UINT64_C(300) << 32, {"timer:5m", "timer:5M"}},
+    {"STATS", UINT64_C(7200) << 32, {"timer:2h"}},
+    {"STATS", UINT64_C(3599996400) << 32, {"timer:999999h"}},
+    {"STATS", UINT64_C(60) << 32 | SIGUSR1 << 8 | STATS_EXIT, {"exit,signal:USR1,timer:1m"}},
+    {"STATS", UINT64_C(60) << 32 | STATS_EXIT, {"timer:1m,exit"}},
     /* STRING */
-    {"TRACE_FILE", "", 0},
-    {"TRACE_FILE", "anything |,%", 0},
+    {"TRACE_FILE", 0, {"", "anything |,%"}},
 };
 
 ISOLATED_CASE(test_values)
 {
-    for (size_t i = 0; i < COUNT(values); i++) {
-        const struct conf_row *row = row_of(values[i].setting);
-        uint64_t number = BAD;
-        const int rc = conf_parse(row, values[i].text, &number);
+    for (const struct values *v = values; v < values + COUNT(values); v++) {
+        for (const char *const *text = v->texts; *text; text++) {
+            uint64_t number = BAD;
+            const int rc = conf_parse(row_of(v->setting), *text, &number);
 
-        if (rc != (values[i].number == BAD ? -EINVAL : 0) || number != values[i].number)
-            fail_msg("%s=%s is %#llx (%d)", row->name, values[i].text, (unsigned long long)number, rc);
+            if (rc != (v->number == BAD ? -EINVAL : 0) || number != v->number)
+                fail_msg("%s=%s is %#llx (%d)", v->setting, *text, (unsigned long long)number, rc);
+        }
     }
 }
 
@@ -261,31 +161,12 @@ ISOLATED_CASE(test_no_type)
 
 ISOLATED_CASE(test_defaults)
 {
-    static const uint64_t numbers[] = {1,
-                                       FREE_AUTO,
-                                       BACKEND_CUDA,
-                                       REGISTER_OFF,
-                                       10,
-                                       HOOK_AUTO,
-                                       0,
-                                       10,
-                                       100,
-                                       10000,
-                                       0,
-                                       0,
-                                       0,
-                                       0,
-                                       FILL_OFF,
-                                       0,
-                                       0,
-                                       TRACE_SEGMENT,
-                                       G,
-                                       0,
-                                       0,
-                                       0,
-                                       0,
-                                       LOG_WARN,
-                                       UNSET};
+    /* clang-format off */
+    static const uint64_t numbers[] = {
+        1, FREE_AUTO, BACKEND_CUDA, REGISTER_OFF, 10, HOOK_AUTO, 0, 10, 100, 10000, 0, 0, 0, 0, FILL_OFF, 0, 0,
+        TRACE_SEGMENT, G, 0, 0, 0, 0, LOG_WARN, UNSET
+    };
+    /* clang-format on */
 
     assert_int_equal(conf_count, COUNT(numbers));
     for (unsigned int i = 0; i < conf_count; i++) {

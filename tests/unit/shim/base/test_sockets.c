@@ -1,20 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_sockets.c - shim/base's sockets between processes alone: what a connection says of its state, which messages
- * of neighbours count; that no descriptor is left open, and none of the program's is touched.
- * The processes' use of them is tested end to end: test_ipc.py, test_neighbours.py.
- */
-#include <errno.h>
+/* test_sockets.c - shim/base's sockets between processes alone: what a connection says of its state, which messages of
+ * neighbours count; that no descriptor is left open, and none of the program's is touched. The processes' use of them
+ * is tested end to end: test_ipc.py, test_neighbours.py. */
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/descriptor.h"
 #include "base/ipc_socket.h"
@@ -86,7 +80,6 @@ UNIT_CASE(test_connection)
     char text[8];
     int fd;
 
-    (void)state;
     for (unsigned int i = 0; i < 3; i++) {
         fd = (&ends.station)[i].fd;
         assert_true(fd >= 200); /* away from those of the program */
@@ -114,7 +107,6 @@ UNIT_CASE(test_connection)
 /* A child of fork has the descriptor, too; the peer learns of the end all the same, and of a leaving not. */
 UNIT_CASE(test_end_and_leave)
 {
-    (void)state;
     for (unsigned int end = 0; end < 2; end++) {
         struct ends ends = connected();
         const int copy = dup(ends.importer.fd);
@@ -137,7 +129,6 @@ UNIT_CASE(test_taken)
     char text[8];
     int fd = 7;
 
-    (void)state;
     assert_int_equal(dup2(other, number), number);
     assert_false(ipc_is_open(&ends.importer));
     assert_int_equal(ipc_send(&ends.importer, "a", 1, -1), -EBADF);
@@ -168,7 +159,6 @@ UNIT_CASE(test_several_descriptors)
     char text[8];
     int fd;
 
-    (void)state;
     *CMSG_FIRSTHDR(&header) =
         (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(2 * sizeof(int))};
     assert_int_equal(sendmsg(ends.importer.fd, &header, 0), 3);
@@ -190,7 +180,6 @@ UNIT_CASE(test_no_room)
     unsigned int count = 0, sent = 0;
     int fd, pid;
 
-    (void)state;
     assert_int_equal(ipc_listen(&station, &name), 0);
     while (count < COUNT(many) && ipc_connect(&name, 0, &many[count]) == 0)
         count++;
@@ -279,7 +268,6 @@ UNIT_CASE(test_process)
     int status;
     pid_t pid;
 
-    (void)state;
     assert_int_equal(own.pid, getpid());
     assert_true(own.start && peer_process_lives(&own));
     own.start++;
@@ -300,6 +288,41 @@ UNIT_CASE(test_process)
     assert_false(peer_process_lives(&other));
     other = peer_process_of(pid);
     assert_int_equal(other.start + other.stack, 0);
+}
+
+static int outside; /* this process's number */
+
+/* In a namespace of processes whose /proc is the outer one's: nobody has the number there, whoever has it here. 2: such
+ * a namespace is not to be had. */
+static unsigned char look_from_inside(void)
+{
+    struct peer_process other;
+    int status = -1;
+    pid_t pid;
+
+    if (unshare(CLONE_NEWPID) && unshare(CLONE_NEWUSER | CLONE_NEWPID))
+        return 2;
+    pid = fork();
+    if (pid < 0)
+        return 2;
+    if (pid == 0) {
+        other = peer_process_of(outside);
+        _exit(other.start || peer_process_lives(&other));
+    }
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? (unsigned char)WEXITSTATUS(status) : 3;
+}
+
+UNIT_CASE(test_process_by_another_number)
+{
+    int rc;
+
+    (void)state;
+    outside = getpid();
+    rc = child_of(look_from_inside);
+    if (rc == 2)
+        skip();
+    assert_int_equal(rc, 0);
 }
 
 static const struct neighbour_card card = {{0x12, 0xf3, [15] = 0xab}};
@@ -364,7 +387,6 @@ UNIT_CASE(test_neighbours)
     struct neighbour_question questions[NEIGHBOUR_BATCH];
     bool quiet = false;
 
-    (void)state;
     stations_open();
     assert_int_equal(outcome_of(0, (uint64_t[]){5, 7}), 2 * 64 + 12);
     assert_int_equal(outcome_of(13, (uint64_t[]){5, 7}), 2 * 64 + 12);
@@ -411,7 +433,6 @@ UNIT_CASE(test_wrong_questions)
     struct neighbour_question questions[NEIGHBOUR_BATCH];
     bool quiet = true;
 
-    (void)state;
     stations[0].fd = -1;
     assert_int_equal(neighbour_listen(&stations[0], &card), 0);
     assert_int_equal(stations[0].number, 0); /* the first that is free */
@@ -431,7 +452,6 @@ UNIT_CASE(test_signals)
     sigset_t set, pending;
     int ends[2];
 
-    (void)state;
     sigemptyset(&set);
     sigaddset(&set, SIGPIPE);
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);

@@ -8,7 +8,6 @@
 #ifndef CUPOOL_TESTS_SHIM_CAPTURES_H
 #define CUPOOL_TESTS_SHIM_CAPTURES_H
 
-#include "fake_driver.h"
 #include "isolated.h"
 #include "room.h"
 

@@ -9,8 +9,6 @@
 #define CUPOOL_TESTS_SHIM_INSERT_FAKE_H
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/log.h"
 #include "cases.h"
@@ -283,7 +281,6 @@ void log_write(enum conf_log_level level, const char *format, ...)
 
 static int start(void **state)
 {
-    (void)state;
     insert_forget();
     memset(&fake, 0, sizeof(fake));
     fake.next = 64 * UNIT;

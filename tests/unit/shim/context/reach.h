@@ -8,7 +8,6 @@
 #define CUPOOL_TESTS_SHIM_REACH_H
 
 #include "exports/hazards.h"
-#include "fake_driver.h"
 #include "isolated.h"
 #include "room.h"
 

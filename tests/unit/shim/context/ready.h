@@ -8,7 +8,6 @@
 #ifndef CUPOOL_TESTS_SHIM_READY_H
 #define CUPOOL_TESTS_SHIM_READY_H
 
-#include "fake_driver.h"
 #include "isolated.h"
 #include "room.h"
 
@@ -75,6 +74,19 @@ static inline struct context *ready_all(void)
     pooled(4);
     fake_log();
     return context;
+}
+
+#define ALL_CASE(function, ...) CONTEXT_CASE(function, ready_all, __VA_ARGS__)
+
+/* The context ends while one waits. */
+static inline void context_goes(void *arg)
+{
+    struct context *context = arg;
+
+    if (fake.relaxes == 7) {
+        atomic_store(&context->leaving, 1);
+        atomic_store(&context->ending, true);
+    }
 }
 
 /* The device gets on while one waits. */

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * room.h - all headers of shim/context/, for tests that use most of them. It declares nothing itself.
- */
+/* room.h - all headers of shim/context/, for tests that use most of them. It declares nothing itself. */
 #ifndef CUPOOL_TESTS_SHIM_ROOM_H
 #define CUPOOL_TESTS_SHIM_ROOM_H
 

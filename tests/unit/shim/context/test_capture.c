@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_capture.c - shim/context/capture_gate.c: from when on and until when the gate is closed, for which streams and
+/* test_capture.c - shim/context/capture_gate.c: from when on and until when the gate is closed, for which streams and
  * threads, and what is waited for before a capture begins. Not here: captures whose end no call tells of; see
- * test_capture_asks.c.
- */
+ * test_capture_asks.c. */
 #include <limits.h>
-#include <stdatomic.h>
 
 #include "captures.h"
 
-ISOLATED_CASE(test_begin)
+READY_CASE(test_begin)
 {
-    ready();
     assert_false(capture_active() || capture_active_now());
     assert_ptr_equal(order_capture_begin(s0), fake_context(0));
     assert_true(capture_active()); /* before the program's call is made */
@@ -25,9 +21,8 @@ ISOLATED_CASE(test_begin)
     assert_string_equal(fake_log(), ""); /* no call that a capture could be disturbed by */
 }
 
-ISOLATED_CASE(test_end)
+READY_CASE(test_end)
 {
-    ready();
     begin(s0);
     capture_check(s0, false, 1); /* an end that failed: it still captures */
     assert_int_equal(closed(), 1);
@@ -43,18 +38,16 @@ ISOLATED_CASE(test_end)
     assert_int_equal(closed(), 0);
 }
 
-ISOLATED_CASE(test_end_without_driver_question)
+READY_CASE(test_end_without_driver_question)
 {
-    ready();
     begin(s0);
     fake_lack(FN(cuStreamIsCapturing));
     capture_check(s0, false, 1); /* it cannot be asked: the end is believed */
     assert_int_equal(closed(), 0);
 }
 
-ISOLATED_CASE(test_destroyed)
+READY_CASE(test_destroyed)
 {
-    ready();
     begin(s0);
     fake.scripts[FN(cuStreamIsCapturing)].calls = 0;
     capture_check(s0, true, 1); /* its handle must not be asked about */
@@ -64,9 +57,8 @@ ISOLATED_CASE(test_destroyed)
     assert_int_equal(closed(), 0);
 }
 
-ISOLATED_CASE(test_several)
+READY_CASE(test_several)
 {
-    ready();
     begin(s0);
     begin(s1);
     begin(other);
@@ -112,9 +104,8 @@ static void *begin_per_thread(void *arg)
     return arg;
 }
 
-ISOLATED_CASE(test_per_thread)
+READY_CASE(test_per_thread)
 {
-    ready();
     begin(CU_STREAM_PER_THREAD);
     elsewhere(begin_per_thread, NULL);
     assert_int_equal(closed(), 2);
@@ -124,9 +115,8 @@ ISOLATED_CASE(test_per_thread)
     assert_int_equal(closed(), 1);
 }
 
-ISOLATED_CASE(test_dead_thread)
+READY_CASE(test_dead_thread)
 {
-    ready();
     begin(s0);
     begin(CU_STREAM_PER_THREAD);
     assert_true(capture_active_now());
@@ -164,9 +154,8 @@ ISOLATED_CASE(test_forget)
     assert_int_equal(closed(), 0);
 }
 
-ISOLATED_CASE(test_forget_unpooled)
+READY_CASE(test_forget_unpooled)
 {
-    ready();
     capture_forget_unpooled();
     begin(s0);
     begin(other);
@@ -177,9 +166,8 @@ ISOLATED_CASE(test_forget_unpooled)
 }
 
 /* A thread without a context gets one by the call that begins the capture. */
-ISOLATED_CASE(test_no_context)
+READY_CASE(test_no_context)
 {
-    ready();
     fake_current(NULL);
     assert_null(order_capture_begin(CU_STREAM_LEGACY));
     fake_current(fake_context(1));
@@ -191,9 +179,8 @@ ISOLATED_CASE(test_no_context)
     assert_int_equal(closed(), 0);
 }
 
-ISOLATED_CASE(test_no_driver)
+READY_CASE(test_no_driver)
 {
-    ready();
     fake.absent = true;
     assert_null(order_capture_begin(s0));
     assert_int_equal(closed(), 1);
@@ -206,9 +193,8 @@ ISOLATED_CASE(test_no_driver)
 
 /* --- one stream --- */
 
-ISOLATED_CASE(test_active_on)
+READY_CASE(test_active_on)
 {
-    ready();
     of(s0)->captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
     assert_false(capture_active_on(s0)); /* the gate is open: nothing is asked */
     assert_int_equal(fake_calls(FN(cuStreamIsCapturing)), 0);

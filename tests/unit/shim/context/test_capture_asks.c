@@ -1,14 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_capture_asks.c - shim/context/capture_gate.c: ends of captures that no call tells of. The driver is asked about
- * each stream, but not while another thread may destroy it.
- */
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
+/* test_capture_asks.c - shim/context/capture_gate.c: ends of captures that no call tells of. The driver is asked about
+ * each stream, but not while another thread may destroy it. */
 
 #include "captures.h"
 
@@ -17,9 +9,8 @@
 
 /* --- captures that nobody told of --- */
 
-ISOLATED_CASE(test_ask)
+READY_CASE(test_ask)
 {
-    ready();
     begin(s0);
     begin(s1);
     fake.scripts[FN(cuStreamIsCapturing)].calls = 0;
@@ -46,9 +37,8 @@ ISOLATED_CASE(test_ask)
     assert_false(capture_active_now());
 }
 
-ISOLATED_CASE(test_ask_some)
+READY_CASE(test_ask_some)
 {
-    ready();
     begin(CU_STREAM_PER_THREAD); /* which only its own thread can ask about */
     for (unsigned int i = 0; i < ASK_MAX + 1; i++)
         begin(fake_stream(i, 0));
@@ -62,9 +52,8 @@ ISOLATED_CASE(test_ask_some)
     assert_int_equal(closed(), 3);
 }
 
-ISOLATED_CASE(test_ask_nobody)
+READY_CASE(test_ask_nobody)
 {
-    ready();
     begin(s0);
     of(s0)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
     atomic_fetch_add(&fake.ns, ASK_NS);
@@ -118,9 +107,8 @@ static void beside_destroy(void *arg)
     assert_false(atomic_load(&race.paused));
 }
 
-ISOLATED_CASE(test_ask_beside_destroy)
+READY_CASE(test_ask_beside_destroy)
 {
-    ready();
     begin(s0);
     atomic_fetch_add(&fake.ns, ASK_NS);
     fake.scripts[FN(cuStreamIsCapturing)].before = beside_destroy;
@@ -130,9 +118,8 @@ ISOLATED_CASE(test_ask_beside_destroy)
 }
 
 /* Nobody asks until the last of several such calls is over. */
-ISOLATED_CASE(test_ask_paused)
+READY_CASE(test_ask_paused)
 {
-    ready();
     begin(s0);
     of(s0)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
     capture_asks_pause();
@@ -172,9 +159,8 @@ ISOLATED_CASE(test_ask_beside_context_end)
 }
 
 /* Before the next one begins. */
-ISOLATED_CASE(test_begin_asks)
+READY_CASE(test_begin_asks)
 {
-    ready();
     begin(s0);
     of(s0)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
     atomic_fetch_add(&fake.ns, ASK_NS);

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_combiner.c - threads that free together: one orders for the others, for nobody whom it does not cover, and
- * nobody depends on it. shim/context/free_order.c alone, with a driver that is made up here.
- */
-#include <pthread.h>
-#include <sched.h>
+/* test_combiner.c - threads that free together: one orders for the others, for nobody whom it does not cover, and
+ * nobody depends on it. shim/context/free_order.c alone, with a driver that is made up here. */
 #include <semaphore.h>
-#include <string.h>
 
 #include "base/log.h"
 #include "cases.h"
@@ -152,7 +147,6 @@ bool policy_is_strict(const struct policy *policy)
 
 void policy_waited_add(const struct policy *policy)
 {
-    (void)policy;
 }
 
 void policy_synced(struct policy *policy, uint64_t debts)
@@ -329,10 +323,8 @@ static void *look_at_all(void *arg)
     return NULL;
 }
 
-/*
- * A thread that asks which work came before its frees waits for the turn that ordered the last of them, as long as it
- * takes, and not for frees that others have ordered since; a thread without frees does not wait.
- */
+/* A thread that asks which work came before its frees waits for the turn that ordered the last of them, as long as it
+ * takes, and not for frees that others have ordered since; a thread without frees does not wait. */
 CASE_WITH(test_what_came_before_ones_frees, setup, NULL)
 {
     struct told told = {0};

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_context.c - shim/context/lifetime.c: which contexts are pooled, from the first sight of one, and what a pool is
- * made with. test_lookup.c has how they are found; test_ending.c, how they end.
- */
-#include <errno.h>
-#include <string.h>
+/* test_context.c - shim/context/lifetime.c: which contexts are pooled, from the first sight of one, and what a pool is
+ * made with. test_lookup.c has how they are found; test_ending.c, how they end. */
 
 #include "ready.h"
 
@@ -21,7 +17,6 @@ ISOLATED_CASE(test_first_sight)
 {
     struct context *context;
 
-    fake_start();
     context = context_current(&fake.driver);
     assert_non_null(context);
     assert_string_equal(fake_log(), "retain:0 release:0");
@@ -61,7 +56,6 @@ ISOLATED_OWN(test_told, told)
 {
     const struct told *row = *state;
 
-    fake_start();
     if (row->lacks < FNS)
         fake_lack(row->lacks);
     assert_non_null(context_current(&fake.driver));
@@ -94,7 +88,6 @@ ISOLATED_ROWS(test_primary, primaries)
     const struct primary *row = *state;
     struct context *context;
 
-    fake_start();
     fake.contexts[0].active = row->active;
     fake_current(fake_context(row->context));
     if (row->lacks < FNS)
@@ -120,7 +113,6 @@ ISOLATED_CASE(test_probing_is_said)
 {
     unsigned int during = 0, after = 0;
 
-    fake_start();
     fake_before(FN(cuDevicePrimaryCtxRetain), probed, &during);
     fake_before(FN(cuDevicePrimaryCtxRelease_v2), probed, &after);
     assert_non_null(context_current(&fake.driver));
@@ -130,7 +122,6 @@ ISOLATED_CASE(test_probing_is_said)
 
 ISOLATED_CASE(test_no_id)
 {
-    fake_start();
     fake_fail(FN(cuCtxGetId), CUDA_ERROR_UNKNOWN, 1);
     assert_int_equal(context_current(&fake.driver)->id, 0);
     fake_lack(FN(cuCtxGetId));
@@ -165,7 +156,6 @@ ISOLATED_OWN(test_config, configs)
 {
     const struct config *row = *state;
 
-    fake_start();
     fake.pools = row->pools;
     fake.version = row->version;
     assert_non_null(context_current(&fake.driver));
@@ -184,7 +174,6 @@ ISOLATED_OWN(test_config, configs)
 
 ISOLATED_CASE(test_no_pool)
 {
-    fake_start();
     fake.pools_refused = 1;
     assert_null(context_current(&fake.driver));
     assert_null(context_find(fake_context(0)));
@@ -244,7 +233,6 @@ READY_CASE(test_entry_in_use)
 
 ISOLATED_CASE(test_crowd, .environment = ORDERED)
 {
-    fake_start();
     for (unsigned int i = 0; i < CONTEXTS_MAX; i++)
         assert_non_null(pooled(i));
     assert_string_equal(fake.said, "");

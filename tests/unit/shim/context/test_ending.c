@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_ending.c - shim/context/context_end.c: how contexts end, which calls end which, and what is left of them.
- * test_pins.c has the threads that are in calls meanwhile; test_context.c, how contexts begin.
- */
-#include <pthread.h>
-#include <string.h>
+/* test_ending.c - shim/context/context_end.c: how contexts end, which calls end which, and what is left of them.
+ * test_pins.c has the threads that are in calls meanwhile; test_context.c, how contexts begin. */
 
 #include "ready.h"
 #include "serve/serve.h"
@@ -42,9 +38,8 @@ ISOLATED_CASE(test_goes)
 }
 
 /* The next one of the device is the only one, and its frees need not wait. */
-ISOLATED_CASE(test_goes_alone)
+READY_CASE(test_goes_alone)
 {
-    ready();
     context_gone(context_leaving(fake_context(0)), true);
     assert_false(policy_is_strict(&pooled(4)->policy));
     context_gone(context_leaving(fake_context(4)), false);

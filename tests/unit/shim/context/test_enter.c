@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_enter.c - shim/context/free_order.c: entering a context and leaving it again, and the order behind a fill.
- */
-#include <errno.h>
-#include <string.h>
+/* test_enter.c - shim/context/free_order.c: entering a context and leaving it again, and the order behind a fill. */
 
 #include "ready.h"
 

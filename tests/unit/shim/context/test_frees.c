@@ -1,25 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_frees.c - shim/context/free_order.c: waiting for the work that came before frees, one's own and others', whoever
- * has ordered them and in whichever slot.
- */
+/* test_frees.c - shim/context/free_order.c: waiting for the work that came before frees, one's own and others', whoever
+ * has ordered them and in whichever slot. */
 #include "ready.h"
-
-static void context_goes(void *arg)
-{
-    struct context *context = arg;
-
-    if (fake.relaxes == 7) {
-        atomic_store(&context->leaving, 1);
-        atomic_store(&context->ending, true);
-    }
-}
 
 /* --- what came before frees --- */
 
 ISOLATED_CASE(test_no_context, .environment = ORDERED)
 {
-    fake_start();
     assert_false(context_wait_frees(CONTEXT_ALL, true));
     ready_all();
     assert_true(context_wait_frees(1, true));
@@ -30,10 +17,8 @@ ISOLATED_CASE(test_no_context, .environment = ORDERED)
 }
 
 /* One's own, for as long as it takes; once. */
-ISOLATED_CASE(test_own, .environment = ORDERED)
+ALL_CASE(test_own, .environment = ORDERED)
 {
-    struct context *context = ready_all();
-
     works(0, 5000);
     free_one(context);
     works(0, 1); /* what was launched since is not waited for */
@@ -45,9 +30,8 @@ ISOLATED_CASE(test_own, .environment = ORDERED)
 }
 
 /* Other threads' only if asked, for a second. */
-ISOLATED_CASE(test_others, .environment = ORDERED)
+ALL_CASE(test_others, .environment = ORDERED)
 {
-    struct context *context = ready_all();
     uint64_t start = now();
 
     works(0, 5000);
@@ -77,9 +61,8 @@ static void *free_again(void *arg)
     return NULL;
 }
 
-ISOLATED_CASE(test_own_recorded_again, .environment = ORDERED)
+ALL_CASE(test_own_recorded_again, .environment = ORDERED)
 {
-    struct context *context = ready_all();
     uint64_t start;
 
     works(0, 5000);
@@ -92,10 +75,8 @@ ISOLATED_CASE(test_own_recorded_again, .environment = ORDERED)
 }
 
 /* The first turn that is known from one's own on, whoever has recorded it. */
-ISOLATED_CASE(test_led_found, .environment = ORDERED)
+ALL_CASE(test_led_found, .environment = ORDERED)
 {
-    struct context *context = ready_all();
-
     fake.contexts[0].launched = 10;
     elsewhere(free_one, context);
     free_one(context);
@@ -108,10 +89,8 @@ ISOLATED_CASE(test_led_found, .environment = ORDERED)
     assert_int_equal(fake.contexts[0].over, 20);
 }
 
-ISOLATED_CASE(test_context_goes, .environment = ORDERED)
+ALL_CASE(test_context_goes, .environment = ORDERED)
 {
-    struct context *context = ready_all();
-
     fake.contexts[0].launched = 1;
     free_one(context);
     fake.relax = context_goes;
@@ -127,10 +106,8 @@ static void lead_take(struct context *context)
     atomic_store(&context->slots[SLOT_COMBINER].seq, 1);
 }
 
-ISOLATED_CASE(test_own_slot, .environment = ORDERED)
+ALL_CASE(test_own_slot, .environment = ORDERED)
 {
-    struct context *context = ready_all();
-
     lead_take(context);
     works(0, 10000);
     free_one(context);
@@ -142,10 +119,8 @@ ISOLATED_CASE(test_own_slot, .environment = ORDERED)
 }
 
 /* A record made there for another purpose is no free's. */
-ISOLATED_CASE(test_own_slot_used, .environment = ORDERED)
+ALL_CASE(test_own_slot_used, .environment = ORDERED)
 {
-    struct context *context = ready_all();
-
     lead_take(context);
     fake.contexts[0].launched = 10;
     free_one(context);
@@ -167,10 +142,8 @@ static void lead_covers(void *arg)
 }
 
 /* Another thread has ordered this one's free: its event is waited for, and not what it records later. */
-ISOLATED_CASE(test_own_by_another, .environment = ORDERED)
+ALL_CASE(test_own_by_another, .environment = ORDERED)
 {
-    struct context *context = ready_all();
-
     lead_take(context);
     fake.relax = lead_covers;
     fake.relax_arg = context;
@@ -190,9 +163,8 @@ static void turn_comes(void *arg)
 }
 
 /* The slot has had another turn meanwhile: a second from then on. */
-ISOLATED_CASE(test_own_slot_recorded_again, .environment = ORDERED)
+ALL_CASE(test_own_slot_recorded_again, .environment = ORDERED)
 {
-    struct context *context = ready_all();
     uint64_t start;
 
     lead_take(context);
@@ -206,9 +178,8 @@ ISOLATED_CASE(test_own_slot_recorded_again, .environment = ORDERED)
     assert_int_equal(now() - start, SECOND_NS + 10 * MS);
 }
 
-ISOLATED_CASE(test_others_slot, .environment = ORDERED)
+ALL_CASE(test_others_slot, .environment = ORDERED)
 {
-    struct context *context = ready_all();
     uint64_t start;
 
     lead_take(context);
@@ -247,9 +218,8 @@ static void slot_records(void *arg)
 }
 
 /* Another thread is about to record. */
-ISOLATED_CASE(test_others_about_to_record, .environment = ORDERED)
+ALL_CASE(test_others_about_to_record, .environment = ORDERED)
 {
-    struct context *context = ready_all();
     uint64_t start;
 
     atomic_store(&context->slots[0].seq, 1);
@@ -281,9 +251,8 @@ static void lead_records(void *arg)
     fake.relax_arg = fake_context(0);
 }
 
-ISOLATED_CASE(test_lead_about_to_record, .environment = ORDERED)
+ALL_CASE(test_lead_about_to_record, .environment = ORDERED)
 {
-    struct context *context = ready_all();
     uint64_t start;
 
     lead_take(context);
@@ -306,10 +275,8 @@ ISOLATED_CASE(test_lead_about_to_record, .environment = ORDERED)
 
 /* --- one's own, told apart --- */
 
-ISOLATED_CASE(test_order_wait_own, .environment = ORDERED)
+ALL_CASE(test_order_wait_own, .environment = ORDERED)
 {
-    struct context *context = ready_all();
-
     assert_true(order_wait_own(context)); /* nobody has ordered anything */
     elsewhere(free_one, context);         /* the first thread that does: this one will be the second */
     assert_false(order_wait_own(context));
@@ -343,10 +310,8 @@ ISOLATED_CASE(test_order_wait_own, .environment = ORDERED)
 }
 
 /* A wait on the host leaves nothing to wait for. */
-ISOLATED_CASE(test_nothing_after_a_wait, .environment = ORDERED)
+ALL_CASE(test_nothing_after_a_wait, .environment = ORDERED)
 {
-    struct context *context = ready_all();
-
     works(0, 10);
     free_one(context);
     context->policy.strict = true;

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_host_memory.c - shim/context/host_memory.c and shim/serve/pinned_requests.c: when pinned memory that has become
- * idle goes back to the driver, on the fake clock. tests/unit/pool/test_host_pool.c has the pool itself.
- */
-#include <errno.h>
-#include <string.h>
+/* test_host_memory.c - shim/context/host_memory.c and shim/serve/pinned_requests.c: when pinned memory that has become
+ * idle goes back to the driver, on the fake clock. tests/unit/pool/test_host_pool.c has the pool itself. */
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/process.h"
 #include "context/host_memory.h"

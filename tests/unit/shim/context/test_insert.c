@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_insert.c - memory of other processes at reserved addresses: which ranges, imports and places are accepted, what
+/* test_insert.c - memory of other processes at reserved addresses: which ranges, imports and places are accepted, what
  * a refused call leaves, and that a call on an import that another thread works on is refused, and waits for no lock.
- * shim/context/ipc_insert.c alone, over insert_fake.h.
- */
-#include <errno.h>
-#include <unistd.h>
+ * shim/context/ipc_insert.c alone, over insert_fake.h. */
 
 #include "insert_fake.h"
 #include "seeded.h"
@@ -47,7 +43,6 @@ CASE_WITH(test_ranges, start, NULL)
 {
     uint64_t range = 0, other;
 
-    (void)state;
     assert_int_equal(insert_reserve(0, &range), -EINVAL);
     assert_int_equal(insert_reserve(SIZE_MAX, &range), -EINVAL);
     assert_int_equal(insert_reserve(((size_t)1 << 47) + 1, &range), -EINVAL);
@@ -83,7 +78,6 @@ CASE_WITH(test_without_the_driver, start, NULL)
     const struct real_driver whole = fake.driver;
     uint64_t range;
 
-    (void)state;
     fake.absent = true;
     assert_int_equal(insert_reserve(1, &range), -EAGAIN);
     assert_int_equal(insert_unreserve(UNIT), -EAGAIN);
@@ -109,7 +103,6 @@ CASE_WITH(test_imports_that_are_refused, start, NULL)
         {-ECONNREFUSED, -EHOSTDOWN}, {-ECONNRESET, -EHOSTDOWN}, {-EPIPE, -EHOSTDOWN}, {-EPERM, -EPERM},
         {-ETIMEDOUT, -ETIMEDOUT},    {-ENOENT, -ENOENT},        {-ENOSPC, -ENOSPC},   {-EPROTO, -EPROTO}};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
         fake.rc = errors[i][0];
         assert_int_equal(import_units(1), errors[i][1]);
@@ -154,7 +147,6 @@ CASE_WITH(test_events, start, NULL)
     const uint64_t range = range_of(2);
     int64_t import;
 
-    (void)state;
     fake.device = 1;
     import = import_units(1);
     assert_string_equal(fake.told, "");
@@ -181,7 +173,6 @@ CASE_WITH(test_places, start, NULL)
     const uint64_t range = range_of(4), beside = range_of(2);
     const int64_t two = import_units(2), one = import_units(1), large = import_units(5);
 
-    (void)state;
     assert_int_equal(beside, range + 4 * UNIT);
     assert_int_equal(insert_map(range - UNIT, two), -EINVAL);
     assert_int_equal(insert_map(range + UNIT / 2, two), -EINVAL);
@@ -218,7 +209,6 @@ CASE_WITH(test_refused_calls, start, NULL)
     const int64_t import = import_units(2);
     char said[128];
 
-    (void)state;
     for (unsigned int i = 0; i < 3; i++) {
         static const CUresult results[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_ALREADY_MAPPED, CUDA_ERROR_UNKNOWN};
         static const int errors[] = {-ENOMEM, -EBUSY, -EIO};
@@ -284,7 +274,6 @@ static void disturb_others(void)
 
 CASE_WITH(test_other_threads_meanwhile, start, NULL)
 {
-    (void)state;
     at = range_of(3);
     fake.during = disturb_others;
     number = import_units(1);
@@ -316,7 +305,6 @@ CASE_WITH(test_exporters_are_asked_at_the_same_time, start, NULL)
 {
     int64_t first, second;
 
-    (void)state;
     disturbed = 0;
     alarm(60); /* with one lock for both it would wait for itself */
     fake.during = ask_another;
@@ -339,7 +327,6 @@ CASE_WITH(test_exporters_are_forgotten_with_their_last_import, start, NULL)
 {
     int64_t first = import_from(1, 1), second = import_from(1, 1), third;
 
-    (void)state;
     assert_int_equal(fake.exporters, 1);
     assert_int_equal(insert_close(first), 0);
     third = import_from(1, 1);
@@ -365,7 +352,6 @@ CASE_WITH(test_random, start, NULL)
     int64_t imports[IMPORTS];
     int place[IMPORTS];
 
-    (void)state;
     for (int i = 0; i < IMPORTS; i++) {
         imports[i] = import_units(1 + (unsigned int)i / 2);
         place[i] = -1;

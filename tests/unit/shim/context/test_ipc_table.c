@@ -7,7 +7,6 @@
  * The source is included, for its buckets (every free looks into one while any block is exported), and for its lock.
  */
 #include "cases.h"
-#include <errno.h>
 
 #include "base/descriptor.h"
 #include "base/ipc_socket.h"

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_lookup.c - shim/context/lifetime.c: the context of a request, all of a device's, whose streams' work is foreign
- * to one, and what is found beside calls that may end one.
- */
-#include <string.h>
+/* test_lookup.c - shim/context/lifetime.c: the context of a request, all of a device's, whose streams' work is foreign
+ * to one, and what is found beside calls that may end one. */
 
 #include "ready.h"
 
@@ -226,7 +223,6 @@ ISOLATED_CASE(test_beside_ending)
 {
     uint64_t start;
 
-    fake_start();
     atomic_store(&contexts.endings, 1);
     start = atomic_load(&fake.ns);
     assert_null(context_current(&fake.driver));
@@ -256,7 +252,6 @@ static void ending_passes(void *arg)
 /* An answer found while a context ended is looked up anew. */
 ISOLATED_CASE(test_ended_meanwhile)
 {
-    fake_start();
     fake_before(FN(cuMemGetInfo_v2), ending_passes, &contexts.endings);
     fake.relax = leaving_ends;
     fake.relax_arg = &contexts.endings;
@@ -282,7 +277,6 @@ ISOLATED_CASE(test_seen_meanwhile)
 {
     struct context *other = NULL, *own;
 
-    fake_start();
     fake_before(FN(cuMemGetInfo_v2), seen_elsewhere, &other);
     own = context_current(&fake.driver);
     assert_non_null(own);

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_memory.c - shim/context/segment_driver.c: what is given back without a request, what is told of the memory of
+/* test_memory.c - shim/context/segment_driver.c: what is given back without a request, what is told of the memory of
  * all contexts of a device, and what is done in memory on our own account. test_segments.c has where segments come from
- * and go.
- */
-#include <errno.h>
-#include <string.h>
+ * and go. */
 
 #include "ready.h"
 

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_nccl_memory.c - shim/nccl/comms.c and shim/context/segment_driver.c: segments from ncclMemAlloc, and which of
- * them may not go back because a graph that was captured since may have them registered.
- */
-#include <errno.h>
-#include <string.h>
+/* test_nccl_memory.c - shim/nccl/comms.c and shim/context/segment_driver.c: segments from ncclMemAlloc, and which of
+ * them may not go back because a graph that was captured since may have them registered. */
 
-#include "context/nccl_memory.h"
 #include "ready.h"
 
 #define NCCL    ORDERED " CUPOOL_BACKEND=nccl"
@@ -87,7 +82,6 @@ ISOLATED_CASE(test_none, .count = 4, .environment = NCCL)
     static const struct real_nccl lacks[] = {{.ncclMemAlloc = nccl_alloc}, {.ncclMemFree = nccl_free}};
     const uintptr_t which = (uintptr_t)*state;
 
-    fake_start();
     fake.nccl = which < 2 ? &lacks[which] : which == 2 ? NULL : &copy;
     nccl.result = which == 3 ? (ncclResult_t)2 : ncclSuccess;
     assert_false(context_backed_by_nccl(pooled(0)));
@@ -98,7 +92,6 @@ ISOLATED_CASE(test_none, .count = 4, .environment = NCCL)
 /* Asked for while the program runs (cupool_backend_set): not without a device, and not without NCCL. */
 ISOLATED_CASE(test_asked_for_later)
 {
-    fake_start();
     fake.nccl = NULL;
     pooled(0);
     fake_current(NULL);

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_order.c - shim/context/free_order.c: which calls of the driver a free makes, by the policy, by what the driver
+/* test_order.c - shim/context/free_order.c: which calls of the driver a free makes, by the policy, by what the driver
  * lacks and refuses, beside a capture, and beside other threads' frees. test_waits.c has what waits for frees
- * afterwards; tests/unit/shim/context/test_combiner.c runs many threads.
- */
-#include <errno.h>
-#include <string.h>
+ * afterwards; tests/unit/shim/context/test_combiner.c runs many threads. */
 
 #include "exports/hazards.h"
-#include "fake_driver.h"
 #include "isolated.h"
 #include "room.h"
 

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_pause.c - shim/context/pause.c and pause_copies.c: every live byte of a paused device is copied and comes back
- * to its place, and what fails half-way leaves the device as it was. The program's view: tests/e2e/test_pause.py.
- */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
+/* test_pause.c - shim/context/pause.c and pause_copies.c: every live byte of a paused device is copied and comes back
+ * to its place, and what fails half-way leaves the device as it was. The program's view: tests/e2e/test_pause.py. */
 #include <sys/mman.h>
 
 #include "context/ipc_table.h"
@@ -123,6 +118,8 @@ static struct context *start(void)
     return context;
 }
 
+#define PAUSE_CASE(function) CONTEXT_CASE(function, start, .environment = VMM)
+
 static uint64_t get(struct context *context, size_t size)
 {
     uint64_t addr = 0;
@@ -177,10 +174,8 @@ static void pause_and_resume(void)
 }
 
 /* More segments and ranges than there is room for at first. */
-ISOLATED_CASE(test_many, .environment = VMM)
+PAUSE_CASE(test_many)
 {
-    struct context *context = start();
-
     for (unsigned int i = 0; i < 150; i++) {
         const uint64_t between = (get(context, 800 * KIB), get(context, 200 * KIB));
 
@@ -196,10 +191,8 @@ ISOLATED_CASE(test_many, .environment = VMM)
 }
 
 /* A block that takes more than one piece of host memory, behind one that shifts it. */
-ISOLATED_CASE(test_large, .environment = VMM)
+PAUSE_CASE(test_large)
 {
-    struct context *context = start();
-
     get(context, 1000);
     get(context, CHUNK + 3 * MIB);
     pause_and_resume();
@@ -210,9 +203,8 @@ ISOLATED_CASE(test_large, .environment = VMM)
 }
 
 /* A block that is freed while the device is paused comes back no more, nor does its segment. */
-ISOLATED_CASE(test_freed_meanwhile, .environment = VMM)
+PAUSE_CASE(test_freed_meanwhile)
 {
-    struct context *context = start();
     const uint64_t stays = get(context, 8 * MIB);
     uint64_t goes, bytes, back;
 
@@ -270,9 +262,8 @@ ISOLATED_CASE(test_failures, .environment = VMM, .count = 6)
     pause_and_resume();
 }
 
-ISOLATED_CASE(test_no_host_memory, .environment = VMM)
+PAUSE_CASE(test_no_host_memory)
 {
-    struct context *context = start();
     uint64_t bytes;
 
     get(context, 1000);
@@ -287,9 +278,8 @@ ISOLATED_CASE(test_no_host_memory, .environment = VMM)
 }
 
 /* The wait for the copies is tried twice: they use the host memory. */
-ISOLATED_CASE(test_wait_fails, .environment = VMM)
+PAUSE_CASE(test_wait_fails)
 {
-    struct context *context = start();
     uint64_t bytes;
 
     get(context, 1000);
@@ -300,9 +290,8 @@ ISOLATED_CASE(test_wait_fails, .environment = VMM)
 }
 
 /* A copy back that fails leaves the device paused, with its contents. */
-ISOLATED_CASE(test_copy_back_fails, .environment = VMM)
+PAUSE_CASE(test_copy_back_fails)
 {
-    struct context *context = start();
     uint64_t bytes;
 
     get(context, 1000);

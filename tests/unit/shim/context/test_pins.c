@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_pins.c - shim/context/pins.c and what shim/context/context_end.c does with it: which threads are in calls on
+/* test_pins.c - shim/context/pins.c and what shim/context/context_end.c does with it: which threads are in calls on
  * which context, which of them are waited for when a context ends, and a pool that lingers because one does not come
- * out.
- */
-#include <pthread.h>
+ * out. */
 #include <semaphore.h>
-#include <string.h>
 
 #include "ready.h"
 
@@ -243,7 +239,6 @@ ISOLATED_CASE(test_without_membarrier)
     struct context *context;
     struct pins *own;
 
-    fake_start();
     fake.fences = true;
     context = context_current(&fake.driver);
     own = pin_begin((uintptr_t)context);

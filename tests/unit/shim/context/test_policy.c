@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_policy.c - shim/context/free_policy.c: what CUPOOL_FREE means with each driver, and the debts of
- * CUPOOL_FREE=auto: which work makes one, and which wait pays it. test_reach.c has what makes devices strict.
- */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+/* test_policy.c - shim/context/free_policy.c: what CUPOOL_FREE means with each driver, and the debts of
+ * CUPOOL_FREE=auto: which work makes one, and which wait pays it. test_reach.c has what makes devices strict. */
 
 #include "exports/hazards.h"
-#include "fake_driver.h"
 #include "isolated.h"
 #include "room.h"
 #include "serve/serve.h"
@@ -67,7 +61,6 @@ ISOLATED_OWN(test_init, inits)
     const char *why = NULL;
     uint64_t debts;
 
-    fake_start();
     fake.version = row->version;
     if (row->version == VERSIONS_FAIL)
         fake_fail(FN(cuDriverGetVersion), CUDA_ERROR_UNKNOWN, 1);
@@ -93,7 +86,6 @@ ISOLATED_CASE(test_init_strict_device)
     const char *why = NULL;
     struct policy policy = {0};
 
-    fake_start();
     policy_strict(1, why_it_is);
     assert_string_equal(fake.said, "");
     policy_init(&policy, 1, true, &why);
@@ -112,7 +104,6 @@ ISOLATED_CASE(test_init_again)
     const char *why;
     uint64_t debts;
 
-    fake_start();
     policy_init(&policy, 0, true, &why);
     assert_true(policy_waits(&policy, &debts));
     assert_int_equal(debts, 6);
@@ -126,12 +117,10 @@ ISOLATED_CASE(test_init_again)
 
 /* --- debts --- */
 
-/*
- * Words: H host work, S a wait for a stream, G a stream is gone, each with a stream: a, b of context 0, o of context 1,
+/* Words: H host work, S a wait for a stream, G a stream is gone, each with a stream: a, b of context 0, o of context 1,
  * g of a green context, L the legacy stream, P the per-thread one. C a wait for the current context, D for context 1. B
  * a wait begins, E it ends for a stream, X for the context. T as S, when context 1 has the handle of a. F a free. K
- * another context is current. 0, 1: does the next free in context 0 wait?
- */
+ * another context is current. 0, 1: does the next free in context 0 wait? */
 static const char *const host_work_seq_of[] = {
     "1",                     /* what was launched before the context was known */
     "1 Sa 1 SL 1 SP 1 C 0",  /* nobody knows in which stream that was */

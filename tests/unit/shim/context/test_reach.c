@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_reach.c - shim/context/free_policy.c: work that touches another device's or context's memory, memory that
+/* test_reach.c - shim/context/free_policy.c: work that touches another device's or context's memory, memory that
  * becomes accessible, and which devices are strict by that. test_strict.c has what that means; test_policy.c, the rest
- * of CUPOOL_FREE.
- */
-#include <string.h>
+ * of CUPOOL_FREE. */
 
 #include "reach.h"
 
@@ -68,9 +65,8 @@ ISOLATED_AGAIN(test_reach_untold, device, .row = "device")
 ISOLATED_AGAIN(test_reach_untold, none, .row = "none")
 
 /* The stream's context is current, and not pooled. */
-ISOLATED_CASE(test_reach_current)
+READY_CASE(test_reach_current)
 {
-    ready();
     fake_current(fake_context(2));
     hazard_foreign_access(FAR, CU_STREAM_LEGACY);
     assert_int_equal(strict(), 6);

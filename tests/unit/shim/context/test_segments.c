@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_segments.c - shim/context/segment_driver.c: where segments come from, how they go back through a stream of our
- * own, and how long their arrival is waited for.
- */
-#include <errno.h>
-#include <string.h>
+/* test_segments.c - shim/context/segment_driver.c: where segments come from, how they go back through a stream of our
+ * own, and how long their arrival is waited for. */
 
 #include "ready.h"
 
@@ -200,7 +196,6 @@ ISOLATED_ROWS(test_put, puts_of, .environment = ORDERED)
     unsigned int arrivals;
     uint64_t addr;
 
-    fake_start();
     fake.pools = row->pools;
     context = pooled(0);
     addr = segment(context);
@@ -355,7 +350,7 @@ ISOLATED_CASE(test_collect_refused, .environment = ORDERED)
     assert_int_equal(context->arrived, SEGMENT);
 }
 
-static void context_goes(void *arg)
+static void context_ends(void *arg)
 {
     struct context *context = arg;
 
@@ -367,7 +362,7 @@ ISOLATED_CASE(test_collect_context_goes, .environment = ORDERED)
 {
     struct context *context = with_gone(100);
 
-    fake.relax = context_goes;
+    fake.relax = context_ends;
     fake.relax_arg = context;
     segment_ops.collect(context);
     assert_int_equal(fake.relaxes, 7);

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_strict.c - shim/context/strict.c: devices that become strict: what is said of it, what that waits for, a second
- * context on a device; and what waits in the same way without becoming strict.
- */
-#include <string.h>
+/* test_strict.c - shim/context/strict.c: devices that become strict: what is said of it, what that waits for, a second
+ * context on a device; and what waits in the same way without becoming strict. */
 
 #include "reach.h"
 
 /* --- strict --- */
 
-ISOLATED_CASE(test_strict)
+READY_CASE(test_strict)
 {
-    ready();
     policy_strict(1, "a reason");
     policy_strict(1, "another one");
     policy_strict(5, "no context there");
@@ -132,17 +128,21 @@ static void *strict_too(void *arg)
     return arg;
 }
 
+/* At the first question of the one that waits another thread does this. */
+static void *(*beside)(void *arg);
+
 static void meanwhile(void *arg)
 {
     fake.relax = NULL;
     fake_before(FN(cuEventQuery), NULL, NULL);
-    elsewhere(strict_too, arg);
+    elsewhere(beside, arg);
 }
 
 /* A thread that comes while the first one waits, waits as well. */
 ISOLATED_CASE(test_second_waits_too)
 {
     with_free();
+    beside = strict_too;
     fake_before(FN(cuEventQuery), meanwhile, NULL);
     policy_strict(0, "test");
     assert_int_equal(fake.contexts[0].over, 10);
@@ -159,17 +159,11 @@ static void *reach_too(void *arg)
     return arg;
 }
 
-static void reach_meanwhile(void *arg)
-{
-    fake.relax = NULL;
-    fake_before(FN(cuEventQuery), NULL, NULL);
-    elsewhere(reach_too, arg);
-}
-
 ISOLATED_CASE(test_reach_waits_too)
 {
     with_free();
-    fake_before(FN(cuEventQuery), reach_meanwhile, NULL);
+    beside = reach_too;
+    fake_before(FN(cuEventQuery), meanwhile, NULL);
     policy_strict(0, "test");
     assert_int_equal(strict(), 3);
 }
@@ -178,7 +172,6 @@ ISOLATED_CASE(test_reach_waits_too)
 
 ISOLATED_CASE(test_second_context)
 {
-    fake_start();
     policy_context_seen(fake_context(0), 0);
     policy_context_seen(fake_context(0), 0);
     policy_context_seen(fake_context(1), 1);

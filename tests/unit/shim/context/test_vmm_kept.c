@@ -1,27 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_vmm_kept.c - shim/context/vmm_kept.c: which calls of the program are for memory that can be kept, what makes two
+/* test_vmm_kept.c - shim/context/vmm_kept.c: which calls of the program are for memory that can be kept, what makes two
  * buffers alike, and when CUPOOL_VMM=1 has no effect. The cache itself: tests/unit/pool; a program's calls:
- * tests/e2e/test_vmm_kept.py.
- */
-#include <string.h>
+ * tests/e2e/test_vmm_kept.py. */
 
 #include "context/vmm_kept.h"
-#include "fake_driver.h"
 #include "isolated.h"
 
 #define ON "CUPOOL_VMM=1"
 
 static CUresult unmap(CUdeviceptr addr, size_t size)
 {
-    (void)addr;
-    (void)size;
     return CUDA_SUCCESS;
 }
 
 static CUresult release(CUmemGenericAllocationHandle handle)
 {
-    (void)handle;
     return CUDA_SUCCESS;
 }
 

@@ -5,10 +5,7 @@
  *
  * tests/behaviour has the backend on the simulated GPU.
  */
-#include <errno.h>
 #include <fcntl.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "base/descriptor.h"
 #include "context/capture_history.h"
@@ -17,9 +14,8 @@
 
 #define VMM ORDERED " CUPOOL_BACKEND=vmm"
 
-ISOLATED_CASE(test_comes, .environment = VMM)
+VMM_CASE(test_comes)
 {
-    struct context *context = with_vmm();
     const uint64_t addr = segment(context);
 
     assert_int_equal(addr, 0x600000000000);
@@ -31,10 +27,8 @@ ISOLATED_CASE(test_comes, .environment = VMM)
 }
 
 /* A device has a fabric, and the machine no service for it. */
-ISOLATED_CASE(test_abilities, .environment = VMM)
+VMM_CASE(test_abilities)
 {
-    struct context *context = with_vmm();
-
     vmm.refused_types = CU_MEM_HANDLE_TYPE_FABRIC;
     segment(context);
     assert_int_equal(vmm.types, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -78,9 +72,8 @@ ISOLATED_CASE(test_comes_not, .environment = VMM)
 }
 
 /* It stays until the event is over that was recorded behind the frees, and nobody waits for that here. */
-ISOLATED_CASE(test_goes, .environment = VMM)
+VMM_CASE(test_goes)
 {
-    struct context *context = with_vmm();
     const uint64_t first = segment(context), second = segment(context);
     const unsigned int arrivals = context_arrivals();
     size_t arriving = 0;
@@ -108,9 +101,8 @@ ISOLATED_CASE(test_goes, .environment = VMM)
     assert_true(fake_thread_is_clean(fake_context(0)));
 }
 
-ISOLATED_CASE(test_goes_not, .environment = VMM)
+VMM_CASE(test_goes_not)
 {
-    struct context *context = with_vmm();
     const uint64_t first = segment(context), second = segment(context), third = segment(context);
 
     fake_fail(FN(cuStreamCreate), CUDA_ERROR_UNKNOWN, 1);
@@ -138,9 +130,8 @@ ISOLATED_CASE(test_goes_not, .environment = VMM)
 }
 
 /* An event that cannot be asked about is asked about later, and nobody waits for that. */
-ISOLATED_CASE(test_query_fails, .environment = VMM)
+VMM_CASE(test_query_fails)
 {
-    struct context *context = with_vmm();
     const uint64_t addr = segment(context), start = now();
 
     go(context, addr);
@@ -212,19 +203,16 @@ ISOLATED_CASE(test_context_ends, .environment = VMM)
     assert_string_equal(fake_log(), "stream:c0,1 event:c0,2");
 }
 
-ISOLATED_CASE(test_context_stays, .environment = VMM)
+VMM_CASE(test_context_stays)
 {
-    struct context *context = with_vmm();
-
     segment(context);
     context_gone(context_leaving(fake_context(0)), false);
     assert_int_equal(mappings_count(true), 1);
 }
 
 /* Where a request was refused meanwhile it is made again: there is memory now. */
-ISOLATED_CASE(test_pause, .environment = VMM)
+VMM_CASE(test_pause)
 {
-    struct context *context = with_vmm();
     unsigned int arrivals = (block(context, 1000), context_arrivals());
     uint64_t bytes = 0;
 
@@ -271,10 +259,8 @@ ISOLATED_CASE(test_reach, .environment = VMM)
 }
 
 /* A device without a way to the memory costs one try, and the others get theirs. */
-ISOLATED_CASE(test_no_way, .environment = VMM)
+VMM_CASE(test_no_way)
 {
-    struct context *context = with_vmm();
-
     vmm.no_way = 2;
     vmm_reach(&fake.driver, 0, 1);
     vmm_reach(&fake.driver, 0, 2);
@@ -287,9 +273,8 @@ ISOLATED_CASE(test_no_way, .environment = VMM)
 
 /* The driver has a limit of peers: the device is one of those that have no way then, and memory is made without it,
  * until the driver gives it access by peers. */
-ISOLATED_CASE(test_too_many_peers, .environment = VMM)
+VMM_CASE(test_too_many_peers)
 {
-    struct context *context = with_vmm();
     const uint64_t before = segment(context);
     uint64_t after;
 
@@ -311,9 +296,8 @@ ISOLATED_CASE(test_too_many_peers, .environment = VMM)
     assert_false(vmm_reaches(0, 0) || vmm_reaches(-1, 0) || vmm_reaches(0, 64));
 }
 
-ISOLATED_CASE(test_reach_fails, .environment = VMM)
+VMM_CASE(test_reach_fails)
 {
-    struct context *context = with_vmm();
     const uint64_t addr = segment(context);
     uint64_t other = 1;
 
@@ -339,9 +323,8 @@ static bool keeps(uint64_t addr, uint64_t *ret_number)
 }
 
 /* A descriptor is kept for the memory that it is of, and goes with that. */
-ISOLATED_CASE(test_descriptors, .environment = VMM)
+VMM_CASE(test_descriptors)
 {
-    struct context *context = with_vmm();
     const uint64_t addr = segment(context), other = segment(context);
     const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     uint64_t number, later;
@@ -375,9 +358,8 @@ ISOLATED_CASE(test_descriptors, .environment = VMM)
 }
 
 /* The program has closed ours and has one of its own under that number, of the same inode. */
-ISOLATED_CASE(test_a_number_that_is_the_programs, .environment = VMM)
+VMM_CASE(test_a_number_that_is_the_programs)
 {
-    struct context *context = with_vmm();
     const uint64_t addr = segment(context);
     const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC), own = open("/dev/null", O_RDONLY | O_CLOEXEC);
     uint64_t number;
@@ -400,9 +382,8 @@ ISOLATED_CASE(test_a_number_that_is_the_programs, .environment = VMM)
 }
 
 /* Programs have few of them. */
-ISOLATED_CASE(test_many_descriptors, .environment = VMM)
+VMM_CASE(test_many_descriptors)
 {
-    struct context *context = with_vmm();
     const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     uint64_t addrs[65], number;
 

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_vmm_shared.c - virtual memory between processes: memory of another process that is opened
+/* test_vmm_shared.c - virtual memory between processes: memory of another process that is opened
  * (shim/context/ipc_map.c), and the answers to importers while segments go. test_vmm_memory.c has segments and their
- * descriptors.
- */
-#include <string.h>
+ * descriptors. */
 
 #include "context/ipc_map.h"
 #include "context/ipc_server.h"

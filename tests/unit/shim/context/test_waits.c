@@ -1,31 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_waits.c - shim/context/free_order.c: what waits on the host for all of a context's or a device's work, for how
- * long, and when it gives up. test_frees.c has what waits for the work before frees.
- */
-#include <string.h>
+/* test_waits.c - shim/context/free_order.c: what waits on the host for all of a context's or a device's work, for how
+ * long, and when it gives up. test_frees.c has what waits for the work before frees. */
 
 #include "ready.h"
 
 #define MEMORY "alloc:c0,1 free:0x7f0000000000"
 #define ASK_NS 100000 /* a device is given so long to say that it is at rest */
 
-static void context_goes(void *arg)
-{
-    struct context *context = arg;
-
-    if (fake.relaxes == 7) {
-        atomic_store(&context->leaving, 1);
-        atomic_store(&context->ending, true);
-    }
-}
-
 /* --- all work of a context --- */
 
-ISOLATED_CASE(test_order_wait, .environment = ORDERED)
+ALL_CASE(test_order_wait, .environment = ORDERED)
 {
-    struct context *context = ready_all();
-
     assert_int_equal(order_wait(context), CUDA_SUCCESS);
     assert_string_equal(fake_log(), "sync:c0");
     assert_int_equal(context->slots[1].done, 1);
@@ -45,10 +30,8 @@ ISOLATED_CASE(test_order_wait, .environment = ORDERED)
     assert_int_equal(context->slots[1].done, 1); /* what failed orders nothing */
 }
 
-ISOLATED_CASE(test_wait_device, .environment = ORDERED)
+ALL_CASE(test_wait_device, .environment = ORDERED)
 {
-    struct context *context = ready_all();
-
     assert_true(context_wait_device(0));
     assert_string_equal(fake_log(), "sync:c0 push:c4 sync:c4 pop");
     assert_true(context_wait_device(1));
@@ -67,7 +50,6 @@ ISOLATED_CASE(test_wait_device_current, .environment = ORDERED)
 {
     const bool limited = *state != NULL;
 
-    fake_start();
     fake.devices = 2;
     assert_false(limited ? context_wait_device_for(1, 10) : context_wait_device(1));
     assert_null(strstr(fake_log(), "c0,e"));
@@ -90,9 +72,8 @@ ISOLATED_AGAIN(test_wait_device_current, for_so_long, .environment = ORDERED, .r
 
 /* --- the same, for so long --- */
 
-ISOLATED_CASE(test_wait_until, .environment = ORDERED)
+ALL_CASE(test_wait_until, .environment = ORDERED)
 {
-    struct context *context = ready_all();
     uint64_t start;
 
     fake.relax_step = MS;
@@ -146,9 +127,8 @@ static void capture_ends(void *arg)
 }
 
 /* A capture is waited for, a second at most, and no longer than asked. */
-ISOLATED_CASE(test_wait_until_beside_capture, .environment = ORDERED)
+ALL_CASE(test_wait_until_beside_capture, .environment = ORDERED)
 {
-    struct context *context = ready_all();
     unsigned int ends = 20;
     uint64_t start;
 
@@ -213,12 +193,10 @@ static void context_ends(void *arg)
 }
 
 /* Another thread's reset ends a context beside the wait, and its work with it. */
-ISOLATED_CASE(test_wait_all_context_ends, .environment = ORDERED)
+ALL_CASE(test_wait_all_context_ends, .environment = ORDERED)
 {
-    struct context *context = ready_all();
     bool late = true;
 
-    (void)state;
     fake_before(FN(cuCtxSynchronize), context_ends, context);
     fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_CONTEXT_IS_DESTROYED, 1);
     assert_int_equal(context_wait_all(WAIT_NO_LIMIT, &late), CUDA_SUCCESS);
@@ -231,7 +209,6 @@ ISOLATED_CASE(test_wait_all_fails, .environment = ORDERED)
 {
     bool late = true;
 
-    (void)state;
     ready_all();
     fake_fail_after(FN(cuCtxSynchronize), 1, CUDA_ERROR_LAUNCH_FAILED, 1);
     assert_int_equal(context_wait_all(WAIT_NO_LIMIT, &late), CUDA_ERROR_LAUNCH_FAILED);
@@ -239,12 +216,10 @@ ISOLATED_CASE(test_wait_all_fails, .environment = ORDERED)
     assert_string_equal(fake_log(), "sync:c0 push:c1 sync:c1 pop");
 }
 
-ISOLATED_CASE(test_wait_all_until, .environment = ORDERED)
+ALL_CASE(test_wait_all_until, .environment = ORDERED)
 {
-    struct context *context = ready_all();
     bool late = false;
 
-    (void)state;
     fake.relax_step = MS;
     works(0, 31);
     assert_int_equal(context_wait_all(now() + 30 * MS, &late), CUDA_SUCCESS);
@@ -265,10 +240,8 @@ static void primary_resets(void *arg)
     ((struct fake_context *)arg)->active = false;
 }
 
-ISOLATED_CASE(test_wait_primaries, .environment = ORDERED)
+READY_CASE(test_wait_primaries, .environment = ORDERED)
 {
-    (void)state;
-    ready();
     fake.contexts[1].active = true;
     assert_int_equal(context_wait_primaries(), CUDA_SUCCESS);
     assert_string_equal(fake_log(), "retain:1 push:c1 sync:c1 pop release:1");

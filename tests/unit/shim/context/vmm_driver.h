@@ -205,6 +205,8 @@ static inline struct context *with_vmm(void)
     return context;
 }
 
+#define VMM_CASE(function) CONTEXT_CASE(function, with_vmm, .environment = VMM)
+
 static inline uint64_t segment(struct context *context)
 {
     uint64_t addr = 0;

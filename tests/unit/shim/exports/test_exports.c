@@ -5,12 +5,10 @@
  *
  * tests/rows tests each row of hooks.def, and the ways in which a program reaches a hook.
  */
-#include <string.h>
 
 #include "base/process.h"
 #include "context/room.h"
 #include "exports/hazards.h"
-#include "fake_driver.h"
 #include "isolated.h"
 #include "pool_state.h"
 #include "serve/ipc_handles.h"
@@ -189,7 +187,6 @@ ISOLATED_ROWS(test_off, begins, .environment = ORDERED)
     const struct form *form = *state;
     const bool begins_one = strstr(form->name, "Begin") != NULL;
 
-    fake_start();
     fake.next_of[form->symbol] = (void *)next;
     process_bypass_begin();
     closed = 1;
@@ -297,19 +294,6 @@ ISOLATED_CASE(test_info_again, .environment = ORDERED)
 
 /* --- contexts that are not pooled --- */
 
-/* A free of the pool's, which natively makes a context current; the runtime's call for that would destroy a capture. */
-ISOLATED_CASE(test_lacks_context, .environment = ORDERED)
-{
-    fake_start();
-    fake_current(NULL);
-    assert_true(serve_lacks_context());
-    atomic_store(&capture_count, 1);
-    assert_false(serve_lacks_context());
-    atomic_store(&capture_count, 0);
-    fake_current(fake_context(0));
-    assert_false(serve_lacks_context());
-}
-
 static int next_green(CUcontext *context, CUgreenCtx green)
 {
     *context = (CUcontext)green;
@@ -364,6 +348,7 @@ ISOLATED_CASE(test_disowned, .environment = ORDERED " CUPOOL_LIMIT=4M")
     uint64_t addr;
 
     fake.next_of[REAL_cuMemAlloc_v2] = fake.next_of[REAL_cudaMalloc] = (void *)next_alloc;
+    atomic_store(&context->runtime_came, true);
     for (unsigned int i = 0; i < 2; i++) {
         addr = given = block(context, 3 * MIB);
         assert_ptr_equal(pool_of(addr), context->pool);
@@ -376,6 +361,24 @@ ISOLATED_CASE(test_disowned, .environment = ORDERED " CUPOOL_LIMIT=4M")
     }
     assert_int_equal(atomic_load(&context->bypassed), 2);
     assert_null(*state);
+}
+
+/* The first request that comes to the runtime's function in a primary context goes on to the runtime, and no other. */
+ISOLATED_CASE(test_first_of_runtime, .environment = ORDERED)
+{
+    struct context *context = ready();
+    void *pointer = NULL;
+
+    fake.next_of[REAL_cuMemAlloc_v2] = fake.next_of[REAL_cudaMalloc] = (void *)next_alloc;
+    given = 4096;
+    for (int primary = 0; primary < 2; primary++) {
+        atomic_store(&context->runtime_came, !primary);
+        assert_int_equal(cudaMalloc(&pointer, MIB), 0);
+        assert_int_equal((uintptr_t)pointer == given, primary);
+        assert_int_equal(cudaMalloc(&pointer, MIB), 0);
+        assert_ptr_equal(pool_of((uintptr_t)pointer), context->pool);
+    }
+    assert_int_equal(atomic_load(&context->bypassed), 0);
 }
 
 /* A context that is destroyed is none beside which the next would be a second; one whose destruction failed is. */
@@ -464,7 +467,6 @@ ISOLATED_CASE(test_lookup, .environment = ORDERED)
     void *const expected = *state ? (void *)next : (void *)cuMemAlloc_v2;
     void *found = NULL;
 
-    fake_start();
     fake.next_of[REAL_cuMemAlloc_v2] = (void *)next;
     fake.next_of[REAL_cuGetProcAddress] = fake.next_of[REAL_cuGetProcAddress_v2] = (void *)next_lookup;
     assert_int_equal(cuGetProcAddress("cuMemAlloc", &found, 11030, 0), 0);

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_refused.c - shim/exports/ and shim/serve/ipc_handles.c: calls that lack an argument, for the driver to refuse or
- * to take, and calls whose error ends the context. test_exports.c has what is done around calls that succeed.
- */
+/* test_refused.c - shim/exports/ and shim/serve/ipc_handles.c: calls that lack an argument, for the driver to refuse or
+ * to take, and calls whose error ends the context. test_exports.c has what is done around calls that succeed. */
 #include "base/ipc_message.h"
 #include "base/process.h"
 #include "context/arrivals.h"
+#include "context/capture_gate.h"
 #include "context/room.h"
-#include "fake_driver.h"
 #include "isolated.h"
 #include "serve/ipc_handles.h"
 #include "serve/serve.h"
@@ -28,7 +26,6 @@ ISOLATED_CASE(test_none, .environment = ORDERED)
     uint64_t addr = 0;
     size_t size;
 
-    fake_start();
     context = context_current(&fake.driver);
     assert_int_equal(pool_alloc(context->pool, MIB, &addr), 0);
     fake.next_of[REAL_cuPointerGetAttributes] = (void *)next_ok;
@@ -124,16 +121,29 @@ ISOLATED_ROWS(test_destruction, destructions, .environment = ORDERED)
     assert_int_equal(context_find(fake_context(0)) != NULL, row->stays);
 }
 
+/* A free of the pool's, which natively makes a context current; the runtime's call for that would destroy a capture. */
+ISOLATED_CASE(test_lacks_context, .environment = ORDERED)
+{
+    fake_start();
+    fake_current(NULL);
+    assert_true(serve_lacks_context());
+    atomic_store(&capture_count, 1);
+    assert_false(serve_lacks_context());
+    atomic_store(&capture_count, 0);
+    fake_current(fake_context(0));
+    assert_false(serve_lacks_context());
+}
+
 /* Whether other processes were asked for the pool's request: not where the limit has refused it. */
 ISOLATED_CASE(test_has_asked, .environment = ORDERED " CUPOOL_LIMIT=4M")
 {
     uint64_t addr;
 
     fake_start();
-    assert_int_equal(serve_alloc(16 * MIB, &freed, &addr), SERVE_BYPASS);
+    assert_int_equal(serve_alloc(16 * MIB, &freed, /* by_runtime: */ false, &addr), SERVE_BYPASS);
     assert_false(serve_has_asked());
     fake.free = 0;
-    assert_int_equal(serve_alloc(2 * MIB, &freed, &addr), SERVE_BYPASS);
+    assert_int_equal(serve_alloc(2 * MIB, &freed, /* by_runtime: */ false, &addr), SERVE_BYPASS);
     assert_true(serve_has_asked());
     assert_false(serve_has_asked());
 }
@@ -167,7 +177,6 @@ ISOLATED_CASE(test_ticket, .environment = ORDERED)
     CUdeviceptr ptr;
     CUresult opened;
 
-    fake_start();
     ipc_ticket_make(&ticket, 1, &name, &name);
     assert_false(serve_ipc_open(&ticket, flags, NULL, &opened));
     assert_true(serve_ipc_open(&ticket, flags, &ptr, &opened));

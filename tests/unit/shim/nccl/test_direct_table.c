@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_direct_table.c - shim/nccl/direct_table.c alone: what is found at and around each address, compared with a plain
- * list, whatever was added and deleted before.
- */
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
+/* test_direct_table.c - shim/nccl/direct_table.c alone: what is found at and around each address, compared with a plain
+ * list, whatever was added and deleted before. */
 
 #include "cases.h"
 #include "nccl/direct_table.h"
@@ -74,7 +69,6 @@ UNIT_CASE(test_random)
     uint64_t rng = env_number("CUPOOL_TEST_SEED", 3);
     size_t deferred = 0, count = 0, most = 0;
 
-    (void)state;
     for (uint64_t op = env_number("CUPOOL_TEST_OPS", 6000); op; op--) {
         const size_t addr = next(&rng) % LINE, size = 1 + next(&rng) % UNITS_MAX;
         const enum state to = (enum state)(next(&rng) % 4);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_find_object.c - shim/real/find_object.c with the function that this glibc has, and compiled once more without it
- * (OLD_GLIBC), as the library finds itself where glibc is older than 2.35.
- */
+/* test_find_object.c - shim/real/find_object.c with the function that this glibc has, and compiled once more without it
+ * (OLD_GLIBC), as the library finds itself where glibc is older than 2.35. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -10,9 +10,6 @@
 
 #include <elf.h>
 #include <link.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define NOTES        0x400 /* where an object's notes are */
@@ -61,7 +58,6 @@ UNIT_CASE(test_ids)
     static const uint8_t id[40] = {0x00, 0x5a, 0xff, 0x10, 7};
     uint8_t got[OBJECT_ID_MAX];
 
-    (void)state;
     for (size_t align = 4; align <= 8; align += 4) {
         for (size_t len = 1; len <= 40; len++) {
             const size_t other = note_put(NOTES, align, "GNU", 5, "property", 8);
@@ -85,7 +81,6 @@ UNIT_CASE(test_no_id)
     const struct object object = image_begin(end - NOTES, 4);
     uint8_t got[OBJECT_ID_MAX];
 
-    (void)state;
     assert_int_equal(object_build_id(&object, got), sizeof(id));
     segment_of(0)->p_filesz -= 1; /* the id goes on beyond the notes */
     assert_int_equal(object_build_id(&object, got), 0);
@@ -119,7 +114,6 @@ UNIT_CASE(test_program)
     char path[4096], exe[4096] = "";
     struct object object;
 
-    (void)state;
     assert_true(object_of((const void *)test_program, &object));
     assert_string_equal(object.path, "");
     assert_true(object.start <= (uintptr_t)test_program && object.bias <= (uintptr_t)test_program);
@@ -136,7 +130,6 @@ UNIT_CASE(test_relative)
     const struct object relative = {.path = "./lib/x.so"}, absolute = {.path = "/lib/x.so"};
     char path[64];
 
-    (void)state;
     assert_int_equal(chdir("/tmp"), 0);
     assert_true(object_path(&relative, path, sizeof(path)));
     assert_string_equal(path, "/tmp/./lib/x.so");

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_advice.c - shim/report/advice.c: each rule of advice.def, at its limit and just beyond it, and the order of the
- * rules. The end-to-end test `stats` has where the facts come from.
- */
-#include <stdio.h>
-#include <string.h>
+/* test_advice.c - shim/report/advice.c: each rule of advice.def, at its limit and just beyond it, and the order of the
+ * rules. The end-to-end test `stats` has where the facts come from. */
 
 #include "base/conf_types.h"
 #include "cases.h"
@@ -109,7 +105,6 @@ UNIT_CASE(test_rules)
 {
     char text[400];
 
-    (void)state;
     for (unsigned int i = 0; i < sizeof(ones) / sizeof(ones[0]); i++) {
         const bool there = advice_text(&ones[i].facts, text, sizeof(text));
 
@@ -125,7 +120,6 @@ UNIT_CASE(test_room)
     const struct advice_facts facts = {FINE, .waited = 25001, .why = "peer access"};
     char text[400];
 
-    (void)state;
     assert_true(advice_text(&facts, text, sizeof(text)));
     for (size_t len = 1; len <= strlen(text); len++) {
         char room[400];

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_background.c - the background thread sleeps in a poll of the descriptors that its jobs name, so that it answers
+/* test_background.c - the background thread sleeps in a poll of the descriptors that its jobs name, so that it answers
  * at once; at exit it ends, and then the jobs. shim/report/background_thread.c alone, with jobs and a poll that are
- * made up here. Not here: what the jobs do, exit, threads that end (tests/e2e).
- */
-#include <stdatomic.h>
-#include <stdlib.h>
+ * made up here. Not here: what the jobs do, exit, threads that end (tests/e2e). */
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/conf.h"
 #include "base/log.h"
@@ -18,6 +13,7 @@
 #include "report/background_thread.h"
 #include "trace/trace.h"
 #include "trace/writer.h"
+#include "wrapped.h"
 
 #define FIRST   1000
 #define SECOND  1001
@@ -58,8 +54,7 @@ void log_write(enum conf_log_level level, const char *format, ...)
 {
 }
 
-int __wrap_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *time, const sigset_t *mask);
-int __wrap_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *time, const sigset_t *mask)
+WRAPPED(int, ppoll, (struct pollfd * fds, nfds_t count, const struct timespec *time, const sigset_t *mask))
 {
     if (count != 2 || fds[0].fd != FIRST || fds[1].fd != SECOND)
         atomic_store(&wrong, 1);
@@ -126,11 +121,8 @@ const struct background_job background_jobs[] = {
 
 /* --- exit beside a job that does not end --- */
 
-int __real_clock_gettime(clockid_t clock, struct timespec *ts);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
-
 /* The wall clock is about to be set back by an hour; each look takes a second while a job is stuck. */
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
+WRAPPED(int, clock_gettime, (clockid_t clock, struct timespec *ts))
 {
     static atomic_int passed;
     const int rc = __real_clock_gettime(clock, ts);

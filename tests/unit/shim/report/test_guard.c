@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_guard.c - shim/report/guard.c: the table of blocks against one that is plain, how much guard a block gets,
- * that the report at exit leaves no lock held, and that what is known stays known where there is no memory. The
- * words of the report are tested under the preload: tests/e2e/test_contents.py.
- */
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+/* test_guard.c - shim/report/guard.c: the table of blocks against one that is plain, how much guard a block gets, that
+ * the report at exit leaves no lock held, and that what is known stays known where there is no memory. The words of the
+ * report are tested under the preload: tests/e2e/test_contents.py. */
 
-#include "fake_driver.h"
 #include "isolated.h"
 #include "report/guard.h"
 #include "serve/serve.h"

@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_job.c - shim/report/job.c alone: which files count as pages of a job, which of a page's halves, and the table
- * made from them. That ranks write such pages, and that the launcher prints the table: tests/e2e/test_job.py.
- */
-#include <errno.h>
+/* test_job.c - shim/report/job.c alone: which files count as pages of a job, which of a page's halves, and the table
+ * made from them. That ranks write such pages, and that the launcher prints the table: tests/e2e/test_job.py. */
 #include <fcntl.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "cases.h"
 #include "report/job.h"
@@ -43,7 +36,6 @@ static int begin(void **state)
 {
     char job[96];
 
-    (void)state;
     strcpy(folder, "/tmp/cupool-test-XXXXXX");
     assert_non_null(mkdtemp(folder));
     snprintf(job, sizeof(job), "%d:%s", (int)getpid(), folder);
@@ -58,7 +50,6 @@ static int end(void **state)
 {
     char command[96];
 
-    (void)state;
     free(rows);
     assert_int_equal(second_free(), free_descriptor);
     snprintf(command, sizeof(command), "rm -rf %s", folder);
@@ -178,7 +169,6 @@ static void change_try(const struct change *change)
 
 CASE_WITH(test_pages, begin, end)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++)
         change_try(&changes[i]);
 }
@@ -189,7 +179,6 @@ CASE_WITH(test_whole_page, begin, end)
     struct page page = page_older(0, 4, 0, 1000);
     struct stats_page_half *half = &page.halves[1].half;
 
-    (void)state;
     half->count = STATS_PAGE_SLOTS;
     for (unsigned int i = 0; i < STATS_PAGE_SLOTS; i++)
         slot_fill(&half->slots[i], (i * 13 + 5) % STATS_PAGE_SLOTS, 1000 + (i * 13 + 5) % STATS_PAGE_SLOTS);
@@ -208,7 +197,6 @@ CASE_WITH(test_many, begin, end)
     uint64_t sum = 0;
     char name[32];
 
-    (void)state;
     for (int rank = -1; rank < RANKS - 1; rank++) {
         struct page page = page_of(rank, 1, (uint64_t)rank * 10 + 10);
         struct stats_page_half *half = &page.halves[0].half;
@@ -237,7 +225,6 @@ CASE_WITH(test_others, begin, end)
     const struct page page = page_of(4, 3, 1000);
     struct stat st;
 
-    (void)state;
     put(".page", &page, sizeof(page));
     put("x.pages", &page, sizeof(page));
     put("x", &page, sizeof(page));
@@ -271,7 +258,6 @@ CASE_WITH(test_variable, begin, end)
     const struct page page = page_of(4, 3, 1000);
     char text[128], pattern[128];
 
-    (void)state;
     for (size_t i = 0; i < sizeof(jobs) / sizeof(jobs[0]); i++) {
         const struct job *job = &jobs[i];
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_digits.c - numbers as text are what printf makes of them, and nothing behind their room is touched. */
 #include <inttypes.h>
-#include <stdio.h>
 
 #include "trace/digits.h"
 #include "trace/trace.h"

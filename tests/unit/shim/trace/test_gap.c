@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_gap.c - which events the trace leaves out: gap.c alone, with a clock of the test's own. */
-#include <string.h>
 
 #include "cases.h"
 #include "trace/gap.h"

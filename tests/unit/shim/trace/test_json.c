@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_json.c - shim/trace/json.c: which bytes of a name come into the trace as they are. Each character of
- * Unicode is tried, and each way to begin one wrong.
- */
-#include <stdio.h>
-#include <string.h>
+/* test_json.c - shim/trace/json.c: which bytes of a name come into the trace as they are. Each character of Unicode is
+ * tried, and each way to begin one wrong. */
 
 #include "isolated.h"
 #include "trace/json.h"

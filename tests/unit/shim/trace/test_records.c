@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_records.c - allocation events on their way to the trace: records.c alone. */
-#include <pthread.h>
-#include <sched.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "cases.h"
 #include "trace/records.h"
@@ -117,24 +112,29 @@ UNIT_CASE(test_lines)
     }
 }
 
-/* A stamp lies between the times of the other clock before and after it, at every moment. */
+/* The stamp of a record lies between the times of the other clock before and after it. */
+static void assert_stamped(const struct timespec *nap)
+{
+    uint64_t before = monotonic_ns() - start, after;
+    unsigned long long t;
+
+    assert_true(add(1, 1));
+    after = monotonic_ns() - start;
+    nanosleep(nap, NULL);
+    assert_int_equal(sscanf(take(), "{\"t\":%llu", &t), 1);
+    assert_true(t + CLOCKS >= before);
+    assert_true(t <= after + CLOCKS);
+}
+
 UNIT_CASE(test_clock)
 {
     static const unsigned int naps_us[] = {0, 0, 10, 2000, 0, 500, 30000, 0, 1000, 0};
-    unsigned long long t;
 
     for (unsigned int i = 0; i < sizeof(naps_us) / sizeof(naps_us[0]); i++) {
         const struct timespec nap = {.tv_nsec = naps_us[i] * 1000L};
-        uint64_t before, after;
 
         nanosleep(&nap, NULL);
-        before = monotonic_ns() - start;
-        assert_true(add(1, 1));
-        after = monotonic_ns() - start;
-        nanosleep(&nap, NULL);
-        assert_int_equal(sscanf(take(), "{\"t\":%llu", &t), 1);
-        assert_true(t + CLOCKS >= before);
-        assert_true(t <= after + CLOCKS);
+        assert_stamped(&nap);
     }
 }
 
@@ -142,20 +142,12 @@ UNIT_CASE(test_clock)
 UNIT_CASE(test_clock_while_busy)
 {
     const struct timespec nap = {.tv_nsec = 100000000};
-    unsigned long long t;
-    uint64_t before, after;
 
     nanosleep(&nap, NULL); /* so that times are counted from the next readings on */
     assert_true(add(1, 1));
     slow = 1;
     take();
-    before = monotonic_ns() - start;
-    assert_true(add(1, 1));
-    after = monotonic_ns() - start;
-    nanosleep(&nap, NULL);
-    assert_int_equal(sscanf(take(), "{\"t\":%llu", &t), 1);
-    assert_true(t + CLOCKS >= before);
-    assert_true(t <= after + CLOCKS);
+    assert_stamped(&nap);
 }
 
 UNIT_CASE(test_full)
@@ -307,8 +299,7 @@ UNIT_CASE(test_threads)
         }
         sched_yield();
     }
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, THREADS);
 }
 
 static atomic_uint turns;
@@ -326,9 +317,8 @@ static void *takes_turns(void *arg)
     return NULL;
 }
 
-/*
- * A record added after its thread has seen an effect of another thread's later step comes after that thread's record.
- */
+/* A record added after its thread has seen an effect of another thread's later step comes after that thread's
+ * record. */
 UNIT_CASE(test_what_depends)
 {
     unsigned long long n, last = 0;
@@ -344,8 +334,7 @@ UNIT_CASE(test_what_depends)
         }
         sched_yield();
     }
-    for (int i = 0; i < 2; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, 2);
 }
 
 int main(void)

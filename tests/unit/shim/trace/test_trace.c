@@ -1,22 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_trace.c - what allocation events have in the trace. shim/trace/records.c: what is stamped with the processor's
+/* test_trace.c - what allocation events have in the trace. shim/trace/records.c: what is stamped with the processor's
  * counter gets times between those of a clock whose rate to the counter changes from moment to moment;
  * tests/unit/test_records.c has the rest, with the clock as it is. shim/trace/stacks.c: who called, where there is no
  * unwinder. shim/context/pool_observer.c: what the pool tells of. shim/report/oom.c: how often all is told. And what
- * writes files leaves a thread as it was.
- */
-#include <errno.h>
-#include <pthread.h>
+ * writes files leaves a thread as it was. */
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "context/pool_observer.h"
 #include "context/room.h"
-#include "fake_driver.h"
 #include "isolated.h"
 #include "report/oom.h"
 #include "report/stats.h"
@@ -73,7 +64,6 @@ ISOLATED_CASE(test_frames, .environment = "CUPOOL_TRACE_STACKS=1")
     char text[4 * RECORDS_ROOM];
     const char *frame;
 
-    fake_start();
     records_start(0);
     stacks_alloc(3, 0x1000, 4096, (const void *)test_frames);
     stacks_alloc(3, 0x2000, 4096, (const void *)test_frames);
@@ -120,7 +110,6 @@ ISOLATED_CASE(test_observe)
 {
     struct context *context;
 
-    fake_start();
     context = context_current(&fake.driver);
     fake.traced[0] = '\0';
     observe_ops.segment_alloc(context, BACKEND_CUDA, 0x1000, 4096, 1234567);
@@ -148,7 +137,6 @@ static bool oom_is_told(void)
 /* The first time, after so many doublings, and each second; of each device. */
 ISOLATED_CASE(test_oom)
 {
-    fake_start();
     fake.step = 0;
     for (unsigned int time = 1; time <= 1100; time++)
         assert_int_equal(oom_is_told(), time == 1 || time == 1024);
@@ -166,7 +154,6 @@ ISOLATED_CASE(test_tick, .environment = "CUPOOL_STATS=signal:USR2")
 {
     struct context *context;
 
-    fake_start();
     serve_begin();
     context = context_current(&fake.driver);
     for (unsigned int i = 1; i < PINS_MAX; i++)
@@ -187,7 +174,6 @@ ISOLATED_CASE(test_thread_stays, .environment = "CUPOOL_TRACE_FILE=/dev/null CUP
     static void (*const functions[])(void) = {stats_page_open, stats_page_finish, __real_trace_open, trace_close};
     int before, after;
 
-    fake_start();
     for (size_t i = 0; i < 2 * COUNT(functions); i++) {
         const int cancel = i % 2 ? PTHREAD_CANCEL_DISABLE : PTHREAD_CANCEL_ENABLE;
 
