@@ -111,7 +111,6 @@ EXPORT cudaError_t cudaFreeAsync_ptsz(void *ptr, cudaStream_t stream)
 
 EXPORT cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
 {
-    const bool passive = process_is_passive();
     struct memory_query query = {0};
     cudaError_t error;
 
@@ -119,7 +118,7 @@ EXPORT cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
         memory_query_begin(&query);
         error = BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total));
     } while (memory_query_again(&query));
-    if (!error && !passive)
+    if (!error)
         memory_add_idle(free, total);
     return error;
 }

@@ -261,7 +261,7 @@ static bool has_own_segment(uint64_t block, size_t size)
     size_t length;
 
     return pool_segment_find(block, &segment, &length) == 0 && block == segment && size >= POOL_SEGMENT_UNIT &&
-           length - size < POOL_SEGMENT_UNIT && !vmm_front(segment);
+           length - size < POOL_SEGMENT_UNIT;
 }
 
 int serve_ipc_export(uint64_t addr, void *ret_ticket)

@@ -67,7 +67,7 @@ END(ncclCommAbort, c)
 END(ncclCommRevoke, c, 0)
 static ncclResult_t shrink_aborting(ncclComm_t c)
 {
-    return CALL(ncclCommShrink)(c, pointer(32), 5, &made[0], pointer(48), NCCL_SHRINK_ABORT);
+    return CALL(ncclCommShrink)(c, pointer(32), 5, &made[0], pointer(48), NCCL_SHRINK_ABORT | 2);
 }
 
 /* --- the tables --- */

@@ -429,6 +429,11 @@ static void pool_memory(void)
     EXPECT(calls_of("ncclMemFree", block) == 1, "ncclMemFree", "it does not reach NCCL");
     EXPECT(calls_of("ncclCommDeregister", NULL) == 0, "ncclMemFree", "a segment of the pool is deregistered");
     EXPECT(!cudaFree(block), "ncclMemFree", "the pool has lost a block");
+    /* Now the pool has memory to give back, but the driver has not refused any. */
+    prepare("ncclMemAlloc", REFUSED, NULL);
+    EXPECT(ncclMemAlloc(&block, (size_t)4 << 20) == REFUSED, "ncclMemAlloc", "another result");
+    EXPECT(calls_of("ncclMemAlloc", NULL) == 1, "ncclMemAlloc", "it is called again");
+    EXPECT(calls_of("ncclCommDeregister", NULL) == 0, "ncclMemAlloc", "the pool's memory goes");
 }
 
 static const struct {

@@ -74,8 +74,6 @@ class Tree:
             self.command("meson", "setup", str(self.build), str(self.source), *setup)
         self.compile("build.ninja")  # meson runs again if its files have changed
         self.tests = {t["name"]: t for t in json.loads(self.command("meson", "introspect", "--tests", str(self.build)))}
-        for test in self.tests.values():  # meson runs them in the folder of the build
-            test["cmd"] = [str(self.build / word) if (self.build / word).is_file() else word for word in test["cmd"]]
         self.whole = False
         self.objects = self._objects()
         self.others = self._others()
@@ -135,6 +133,8 @@ class Tree:
         elif not self.whole:
             self.compile(*self.others)
             self.whole = True
+        test = self.tests[name]  # meson runs it in the folder of the build, where its programs are now
+        test["cmd"] = [str(self.build / word) if (self.build / word).is_file() else word for word in test["cmd"]]
 
     def run(self, row: str, limit: float = HANG_SECONDS, more: "Optional[dict[str, str]]" = None) -> Result:
         """Runs a test, or one argument of it: NAME / ARGUMENT, with more in its environment. Its programs must have been built. Several

@@ -139,4 +139,7 @@ MUTANTS = [
         ("realloc(array, (2 * *room + 64) * size)", "realloc(array, (*room + 64) * size)")]),
     Mutant("ipc: a block may end behind its segment", ["ipc_message"], [
         ("grant->size <= grant->segment_size - grant->offset", "grant->size <= grant->segment_size")]),
+
+    Mutant("ipc: an importer whose first thread has ended counts as gone", ["sockets"], [
+        ("|| seen.threads > 1;", ";")]),
 ]

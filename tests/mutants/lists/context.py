@@ -474,4 +474,15 @@ MUTANTS = [
     Mutant("switch: a mapping without access stays", ["switch_ends / Faults.test_of_an_insert"], [
         ("if (!result && (result = driver->cuMemSetAccess(addr, size, &access, 1))) driver->cuMemUnmap(addr, size); return result; }",
          "if (!result) result = driver->cuMemSetAccess(addr, size, &access, 1); return result; }")]),
+
+    Mutant("a wait where nothing was pooled fails if a device is reset meanwhile", ["shim_waits"], [
+        ("return result && primary_is_active(driver, device) ? result : CUDA_SUCCESS;", "return result;")]),
+    Mutant("a context that has taken the handle of an ended one is taken for it", ["shim_ending"], [
+        ("return context && context != &unknown && context->id && context_id(driver, handle) != context->id;", "return false;")]),
+    Mutant("registered memory goes while peers write into it", ["shim_segments"], [
+        ("(backend_source(kind)->put_needs_wait || context_events.registers())", "(backend_source(kind)->put_needs_wait)")]),
+    Mutant("registered memory goes during a capture", ["shim_memory"], [
+        ("context_defers(context) && !context_events.registers()", "context_defers(context)")]),
+    Mutant("the limit of one device is set for all", ["shim_context"], [
+        ("if (context->pool && (device == CONTEXT_ALL || device == context->device))", "if (context->pool)")]),
 ]

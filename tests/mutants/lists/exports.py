@@ -200,4 +200,17 @@ MUTANTS = [
         ("attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)", "true)")]),
     Mutant("vmm: a block has no context", ["driver static vmm"], [
         ("if (attribute == CU_POINTER_ATTRIBUTE_CONTEXT) serve_context(ptr, data);", "")]),
+
+    Mutant("free memory is said to be less than the driver has", ["shim_exports"], [
+        ("if (free && *free < most)", "if (free)")]),
+    Mutant("a block that is freed while the driver is asked has a range", ["shim_refused"], [
+        ("if (!length) return CUDA_ERROR_NOT_FOUND;", "")]),
+    Mutant("a context whose destruction was not permitted loses its pool", ["shim_refused"], [
+        ("case CUDA_ERROR_NOT_PERMITTED: case CUDA_ERROR_DEINITIALIZED: return true;", "case CUDA_ERROR_DEINITIALIZED: return true;")]),
+    Mutant("a call for a device is not made again after memory has arrived", ["shim_refused"], [
+        ("(serve_release(device, \"oom\") || serve_arrivals() != retry->arrivals)", "serve_release(device, \"oom\")")]),
+    Mutant("NCCL: a communicator that is shrunk with one more flag stays open", ["nccl_rows"], [
+        ("if (flags & NCCL_SHRINK_ABORT)", "if (flags == NCCL_SHRINK_ABORT)")]),
+    Mutant("NCCL: memory is asked for again whatever the reason of the refusal", ["nccl_rows / Rows.test_groups_and_memory"], [
+        ("while (result && retry_later.refused && retry_again", "while (result && retry_again")]),
 ]

@@ -111,4 +111,7 @@ MUTANTS = [
         ("if (op->captured || atomic_load_explicit(&comm->seen", "if (atomic_load_explicit(&comm->seen")]),
     Mutant("used memory: a graph keeps it", ["nccl_reg"], [
         ("record->pinned && !segment->own", "record->pinned")]),
+
+    Mutant("a deregistration that failed is tried again when the owner ends", ["nccl_reg"], [
+        ("segment->owner != owner || segment->claimed || segment->quarantined", "segment->owner != owner || segment->claimed")]),
 ]

@@ -463,4 +463,12 @@ MUTANTS = [
         ("pool_flush(pool); if (frozen && (!config->backend->gives_frozen || !config->backend->gives_frozen(config->arg))) return 0;", "pool_flush(pool); (void)frozen;")]),
     Mutant("the time of the driver's calls is not added up", ["job / Job.test_a_row_for_each_rank_and_their_sum"], [
         ("pool->stats.driver_ns += ns; entered", "entered")]),
+    Mutant("virtual memory: a buffer of another alignment is taken for one that was begun", ["vmm_cache"], [
+        ("!b->own_range && b->align == align))", "!b->own_range))")]),
+    Mutant("virtual memory: of several kept buffers one is settled", ["vmm_cache"], [
+        ("size = end - addr < size ? size - (size_t)(end - addr) : 0;", "size = 0;")]),
+    Mutant("virtual memory: addresses are freed whatever their number", ["vmm_cache"], [
+        ("b->own_range && b->size == size && may_serve;", "b->own_range && may_serve;")]),
+    Mutant("pinned: the byte behind a block belongs to it", ["host_pool"], [
+        ("addr - block->addr < block->requested ? 0 : -EINVAL", "addr - block->addr <= block->requested ? 0 : -EINVAL")]),
 ]

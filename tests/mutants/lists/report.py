@@ -106,4 +106,9 @@ MUTANTS = [
         ("if (job->ring) job->ring();", "")]),
     Mutant("neighbours: a thread that has ended is asked", ["neighbours / Apart.test_exit"], [
         ("if (rc == 0) jobs_end();", "")]),
+
+    Mutant("ctl: one device that is not paused keeps all from being resumed", ["ctl_commands"], [
+        ("if (one == -EALREADY) continue;", "")]),
+    Mutant("ctl: an answer that is too long is no error", ["ctl_commands"], [
+        ("rc = -EMSGSIZE;", "")]),
 ]

@@ -57,7 +57,7 @@ MUTANTS = [
     Mutant("switch: a process imports its own block", ["switch / Wrong.test_tickets"], [
         ("if (!ipc_ticket_read(bytes, &ticket) || ipc_server_is(&ticket.station))", "if (!ipc_ticket_read(bytes, &ticket))")]),
     Mutant("switch: a block with others in its segment is exported", ["switch / Wrong.test_blocks_that_share_a_segment"], [
-        ("block == segment && size >= POOL_SEGMENT_UNIT && length - size < POOL_SEGMENT_UNIT &&", "size >= POOL_SEGMENT_UNIT &&")]),
+        ("block == segment && size >= POOL_SEGMENT_UNIT && length - size < POOL_SEGMENT_UNIT;", "size >= POOL_SEGMENT_UNIT;")]),
     Mutant("switch: an export of paused memory asks the driver", ["switch / Beside.test_an_export_while_the_device_is_paused"], [
         ("if (pool_is_suspended(pool)) /* the driver knows of no memory there */ return -EBUSY;", "")]),
     Mutant("switch: a small block is exported", ["switch / Wrong.test_blocks_that_are_not_exported"], [
@@ -81,4 +81,9 @@ MUTANTS = [
     # --- that no test had noticed once ---
     Mutant("a direct allocation is not disowned", ["passthrough static preloaded"], [
         ("pool_disown(addr, size); caller = serve_caller(caller);", "caller = serve_caller(caller);")]),
+
+    Mutant("a thread without a context gets one during a capture", ["shim_refused"], [
+        ("return !had && !capture_active();", "return !had;")]),
+    Mutant("other processes are not asked for what the limit has refused", ["shim_refused"], [
+        ("has_asked = rc == -ENOMEM;", "has_asked = true;")]),
 ]

@@ -53,4 +53,7 @@ MUTANTS = [
 
     Mutant("durations have another digit behind the point", ["digits"], [
         ("(unsigned long long)((ns) / 100 % 10)", "(unsigned long long)((ns) / 10 % 10)")]),
+
+    Mutant("a gap that the rate began ends although the trace is full", ["gap"], [
+        ("if (gap->why == GAP_RATE && over)", "if (false)")]),
 ]

@@ -288,8 +288,12 @@ void nccl_fake_forget(uint64_t addr, size_t size)
 
 int nccl_fake_segment_add(struct nccl_reg *reg, uint64_t addr, size_t size, int device)
 {
-    const struct nccl_reg_segment_info info = {
-        .addr = addr, .size = size, .front = nccl_fake.front, .device = device, .owner = nccl_fake.owner};
+    const struct nccl_reg_segment_info info = {.addr = addr,
+                                               .size = size,
+                                               .front = nccl_fake.front,
+                                               .device = device,
+                                               .own = nccl_fake.own,
+                                               .owner = nccl_fake.owner};
 
     return nccl_reg_segment_add(reg, &info);
 }

@@ -48,6 +48,7 @@ struct nccl_fake {
     bool old;              /* before 2.29.2 */
     size_t front;          /* of the segments that are added */
     void *owner;           /* of them */
+    bool own;              /* they are the program's own memory */
     _Atomic(void *) going; /* an owner that is about to go */
     atomic_int held;       /* owners, or the same one several times */
     /* Knobs: what the nth call from now on answers. 0: never. */

@@ -322,6 +322,30 @@ CASE(owner_ends)
     assert_int_equal(nccl_fake.waits, 3);
 }
 
+/* A deregistration that has failed is not tried again when the owner of the memory ends. */
+CASE(owner_of_quarantined_ends)
+{
+    static char owner;
+
+    comm_new(0, 0, false);
+    nccl_fake.owner = &owner;
+    nccl_fake.own = true;
+    segment(0, 0);
+    nccl_fake.owner = NULL;
+    nccl_fake.own = false;
+    collective(0, AT(0), 0);
+    nccl_fake_finish();
+    nccl_fake.detach_fails = 1;
+    remove_segment(0);
+    assert_int_equal(stats().quarantined, UNIT);
+    nccl_reg_owner_ends(reg, &owner);
+    assert_int_equal(nccl_fake.detaches, 1);
+    nccl_reg_owner_lost(reg, &owner);
+    assert_int_equal(stats().quarantined, 0);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), false), 0);
+    nccl_fake_comm_destroy(0, true);
+}
+
 /* Memory that comes where another was shows that this one is lost; and it is registered, also with who knows the old
  * one. */
 CASE(replaced)

@@ -182,8 +182,10 @@ CASE(test_wrong_frees)
             PASSES(host_pool_block(fake.pool, addr + at, &base, &found));
             assert_true(base == addr && found == size);
         }
-        if (size <= HOST_SMALL_MAX)
+        if (size <= HOST_SMALL_MAX) {
             assert_int_equal(host_pool_block(fake.pool, segment, &base, &found), -EINVAL);
+            assert_int_equal(host_pool_block(fake.pool, addr + size, &base, &found), -EINVAL);
+        }
         assert_int_equal(host_pool_block(fake.pool, segment - 1, &base, &found), -ENOENT);
         assert_int_equal(host_pool_free(fake.pool, addr + 1), -EINVAL);
         assert_int_equal(host_pool_free(fake.pool, addr + 512), -EINVAL);

@@ -79,6 +79,44 @@ CASE(test_other_kinds)
     give(side, &a);
 }
 
+/* Of a buffer whose memory the thread has taken, and not its range. */
+CASE(test_another_alignment)
+{
+    struct buffer a = take(side, UNIT), b = {.size = UNIT};
+
+    give(side, &a);
+    OK(side_create(side, UNIT, 1, &b.handle));
+    assert_int_equal(b.handle, a.handle);
+    OK(side_reserve(side, UNIT, 2 * ALIGN, &b.addr));
+    assert_int_not_equal(b.addr, a.addr);
+    OK(side_map(side, b.addr, UNIT, 0, b.handle));
+    give(side, &b);
+}
+
+/* The driver frees a range as a whole. */
+CASE(test_another_size)
+{
+    struct buffer a = take(side, UNIT);
+
+    OK(side_unmap(side, a.addr, UNIT));
+    OK(side_release(side, a.handle));
+    assert_int_not_equal(side_unreserve(side, a.addr, 2 * UNIT), 0);
+    OK(side_unreserve(side, a.addr, UNIT));
+}
+
+/* All that is kept among these addresses, not the first of it alone. */
+CASE(test_settle_range)
+{
+    struct buffer a = take(side, UNIT), b = take(side, UNIT);
+    const uint64_t from = a.addr < b.addr ? a.addr : b.addr, last = a.addr < b.addr ? b.addr : a.addr;
+
+    give(side, &a);
+    give(side, &b);
+    assert_int_equal(vmm_cache_kept(side->cache, 0), 2 * UNIT);
+    vmm_cache_settle_range(side->cache, from, last + UNIT - from);
+    assert_int_equal(vmm_cache_kept(side->cache, 0), 0);
+}
+
 /* Without the addresses, the memory goes back: the program keeps them, and others may have the memory (vLLM's sleep
  * mode). */
 CASE(test_addresses_are_kept)

@@ -110,6 +110,7 @@ struct fake {
     const char *root;                /* a folder with its own /proc and /sys; NULL: the system's */
     unsigned int writes_interrupted; /* so many write nothing, because of a signal */
     const struct real_nccl *nccl;    /* NULL: none is loaded */
+    bool registers;                  /* memory is registered with NCCL, says the library */
     void *next_of[REAL_COUNT];       /* what is behind each exported function */
 };
 extern struct fake fake;

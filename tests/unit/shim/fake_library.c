@@ -109,6 +109,11 @@ WRAPPED(void, trace_write_behind, (void))
 {
 }
 
+WRAPPED(bool, nccl_registers, (void))
+{
+    return fake.registers || __real_nccl_registers();
+}
+
 WRAPPED(int, pool_create, (const struct pool_config *config, struct pool **ret_pool))
 {
     fake.config = *config;

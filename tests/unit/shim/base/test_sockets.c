@@ -3,9 +3,11 @@
  * neighbours count; that no descriptor is left open, and none of the program's is touched. The processes' use of them
  * is tested end to end: test_ipc.py, test_neighbours.py. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "base/descriptor.h"
@@ -216,6 +218,48 @@ static int child_of(unsigned char (*function)(void))
         _exit(function());
     waitpid(pid, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void *thread_stays(void *arg)
+{
+    pause();
+    return arg;
+}
+
+/* A process whose first thread ends before another one. */
+static pid_t process_without_first(void)
+{
+    const pid_t pid = fork();
+    pthread_t thread;
+
+    if (pid == 0) {
+        pthread_create(&thread, NULL, thread_stays, NULL);
+        syscall(SYS_exit, 0);
+    }
+    return pid;
+}
+
+static char state_of(pid_t pid)
+{
+    char path[32], text[256] = "";
+    const int fd = (snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid), open(path, O_RDONLY | O_CLOEXEC));
+
+    assert_true(read(fd, text, sizeof(text) - 1) > 0);
+    close(fd);
+    return strrchr(text, ')')[2];
+}
+
+UNIT_CASE(test_process_without_its_first_thread)
+{
+    const pid_t pid = process_without_first();
+    const struct peer_process process = peer_process_of(pid);
+
+    while (state_of(pid) != 'Z')
+        nap_ns(1000000);
+    assert_true(peer_process_lives(&process));
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    assert_false(peer_process_lives(&process));
 }
 
 UNIT_CASE(test_process)

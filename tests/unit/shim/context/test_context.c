@@ -306,3 +306,23 @@ READY_CASE(test_back)
     context_back(BACKEND_CUDA);
     assert_false(context_backed_by_nccl(context));
 }
+
+/* The limit of one device is not another's, and holds for its later contexts. */
+ISOLATED_CASE(test_limit_of_one_device, .environment = ORDERED)
+{
+    struct context *first, *second;
+    uint64_t addr;
+
+    fake_start();
+    fake.devices = 2;
+    first = context_current(&fake.driver);
+    context_limit_set(1, 4 * MIB);
+    assert_int_equal(pool_alloc(first->pool, 8 * MIB, &addr), 0);
+    fake_current(fake_context(1));
+    second = context_current(&fake.driver);
+    assert_int_equal(fake.config.limit, 4 * MIB);
+    assert_int_equal(pool_alloc(second->pool, 8 * MIB, &addr), -EAGAIN);
+    context_limit_set(CONTEXT_ALL, 6 * MIB);
+    assert_int_equal(pool_alloc(second->pool, 6 * MIB, &addr), 0);
+    assert_int_equal(pool_alloc(first->pool, 2 * MIB, &addr), -EAGAIN);
+}

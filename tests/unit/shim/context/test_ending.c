@@ -64,6 +64,20 @@ READY_CASE(test_stays)
 }
 
 /* A capture that began while it went is another one's, at the same handle. */
+/* After a call that gives up one reference of perhaps several: the handle may be current still, of a context that has
+ * gone or of a later one. */
+READY_CASE(test_is_over)
+{
+    const CUcontext handle = fake_context(0);
+
+    assert_false(context_is_over(context, handle));
+    fake.contexts[0].id++;
+    assert_true(context_is_over(context, handle));
+    assert_false(context_is_over(NULL, handle));
+    fake_current(fake_context(1));
+    assert_true(context_is_over(NULL, handle));
+}
+
 READY_CASE(test_captures_since)
 {
     capture_begun(order_capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);

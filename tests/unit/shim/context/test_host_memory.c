@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_host_memory.c - shim/context/host_memory.c and shim/serve/pinned_requests.c: when pinned memory that has become
  * idle goes back to the driver, on the fake clock. tests/unit/pool/test_host_pool.c has the pool itself. */
+#include <sys/mman.h>
 
 #include "base/process.h"
 #include "context/host_memory.h"
+#include "context/host_populate.h"
 #include "ready.h"
 #include "serve/pinned_requests.h"
 
@@ -225,4 +227,47 @@ ISOLATED_ROWS(test_older_driver, needed, .environment = DECAY)
     assert_non_null(strstr(fake.said, "CUPOOL_HOST_POOL has no effect"));
     assert_int_equal(pinned.taken, 0);
     assert_null(host_memory_pool());
+}
+
+/* Natively a free waits for its own context. So a request does not wait for ever for another one's work, which may wait
+ * for this thread. */
+ISOLATED_CASE(test_work_of_another_context, .environment = DECAY " CUPOOL_HOST_LIMIT=4M")
+{
+    uint64_t addr, began;
+
+    start();
+    pooled(1);
+    addr = get(LARGE);
+    fake.contexts[1].launched = 1;
+    put(addr);
+    began = now();
+    get(2 * MIB);
+    assert_in_range(now() - began, SECOND_NS, 2 * SECOND_NS);
+    assert_int_equal(pinned.taken, 2);
+    assert_int_equal(pinned.returned, 0);
+}
+
+static CUresult registered(void *p, size_t size, unsigned int flags)
+{
+    return p && size && !flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult not_registered(void *p)
+{
+    return p ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* The program has undone the registration: nothing of the driver's uses the memory, and its pages go. */
+ISOLATED_CASE(test_not_registered_any_more, .environment = DECAY " CUPOOL_HOST_POPULATE=1")
+{
+    uint64_t addr = 0;
+
+    start();
+    fake.driver.cuMemHostRegister_v2 = registered;
+    fake.driver.cuMemHostUnregister = not_registered;
+    assert_int_equal(host_populate(&fake.driver, 0, 256 * MIB, &addr), 0);
+    assert_int_equal(msync((void *)(uintptr_t)addr, 4096, MS_ASYNC), 0);
+    assert_int_equal(host_populated_free(&fake.driver, addr), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    assert_int_equal(msync((void *)(uintptr_t)addr, 4096, MS_ASYNC), -1);
+    assert_int_equal(errno, ENOMEM);
 }

@@ -153,7 +153,9 @@ CASE_WITH(test_events, start, NULL)
     refuse(CUDA_ERROR_UNKNOWN, 0, 1);
     assert_int_equal(insert_map(range, import), -EIO);
     assert_string_equal(fake.told, "");
+    fake.known = 0;
     assert_int_equal(insert_map(range + UNIT, import), 0);
+    assert_int_equal(fake.known, 1); /* for a later withdrawal, which waits for its work */
     told_is("insert", range + UNIT);
     fake.captures = true;
     assert_int_equal(insert_unmap(range + UNIT), -EBUSY);

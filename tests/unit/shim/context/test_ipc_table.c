@@ -227,6 +227,8 @@ UNIT_CASE(test_what_is_granted)
     assert_int_equal(asked(&holder, &(struct ipc_name){{1}}, &fd).status, IPC_GONE);
     ipc_table_end(&holder);
     ipc_table_segment_gone(SEGMENT + 8 * BLOCK);
+    assert_true(ipc_table_has_segment(SEGMENT));
+    assert_false(ipc_table_has_segment(SEGMENT + 8 * BLOCK));
     ipc_table_segment_gone(SEGMENT);
     assert_false(ipc_table_any());
 }

@@ -41,6 +41,9 @@ ISOLATED_AGAIN(test_never_scarce, at_once, .environment = ORDERED " CUPOOL_BACKE
 READY_CASE(test_gives_frozen, .environment = ORDERED)
 {
     assert_true(segment_ops.gives_frozen(context));
+    fake.registers = true; /* it may be part of a graph */
+    assert_false(segment_ops.gives_frozen(context));
+    fake.registers = false;
     atomic_store(&context->defers, false);
     assert_false(segment_ops.gives_frozen(context));
     atomic_store(&context->defers, true);

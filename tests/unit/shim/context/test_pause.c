@@ -3,6 +3,7 @@
  * to its place, and what fails half-way leaves the device as it was. The program's view: tests/e2e/test_pause.py. */
 #include <sys/mman.h>
 
+#include "context/ipc_table.h"
 #include "context/pause.h"
 #include "vmm_driver.h"
 
@@ -204,9 +205,11 @@ PAUSE_CASE(test_large)
 /* A block that is freed while the device is paused comes back no more, nor does its segment. */
 PAUSE_CASE(test_freed_meanwhile)
 {
-    const uint64_t stays = get(context, 8 * MIB), goes = get(context, 4 * MIB);
-    uint64_t bytes, back;
+    const uint64_t stays = get(context, 8 * MIB);
+    uint64_t goes, bytes, back;
 
+    vmm.next = stays - 4 * MIB; /* side by side, they are copied each for itself */
+    goes = get(context, 4 * MIB);
     assert_int_equal(pause_device(0, /* keep: */ true, PAUSE_NO_LIMIT, &bytes), 0);
     assert_int_equal(bytes, 12 * MIB);
     assert_int_equal(count[0], 2);
@@ -316,4 +319,48 @@ PAUSE_CASE(test_copy_back_fails)
     assert_int_equal(count[1], 1);
     assert_int_equal(host.buffers, 0);
     assert_int_equal(resume_device(0, &bytes), -EALREADY);
+}
+
+/* Memory that is away: nobody is given access to it, and when its addresses go the driver has had its memory before. */
+ISOLATED_CASE(test_away, .environment = VMM)
+{
+    struct context *context = with_vmm();
+    const uint64_t addr = segment(context), free = context->device_free;
+
+    assert_int_equal(vmm_send_away(&fake.driver, vmm_find(addr)), CUDA_SUCCESS);
+    vmm.calls = 0;
+    vmm_reach(&fake.driver, 0, 2);
+    assert_int_equal(vmm.calls, 0);
+    segment_ops.free(context, BACKEND_VMM, addr, SEGMENT);
+    assert_int_equal(mappings_count(false), 0);
+    assert_int_equal(context->device_free, free);
+}
+
+/* Memory that is exported stays where it is, since when does not matter. */
+static void exported(void *arg)
+{
+    atomic_store((atomic_uint *)arg, 1);
+}
+
+ISOLATED_CASE(test_exported, .environment = VMM)
+{
+    struct context *context = start();
+    uint64_t bytes;
+
+    get(context, 1000);
+    atomic_store(&ipc_table_blocks, 1);
+    assert_int_equal(pause_check(0, /* keep: */ true), -EBUSY);
+    assert_int_equal(pause_device(0, /* keep: */ true, PAUSE_NO_LIMIT, &bytes), -EBUSY);
+    atomic_store(&ipc_table_blocks, 0);
+    assert_int_equal(pause_check(0, /* keep: */ true), 0);
+    assert_int_equal(pool_free(get(context, 4 * MIB)), 0); /* which goes first, on a stream that is made then */
+    lived--;
+    vmm.over = 9;
+    fake_before(FN(cuStreamCreate), exported, &ipc_table_blocks);
+    assert_int_equal(pause_device(0, /* keep: */ true, PAUSE_NO_LIMIT, &bytes), -EBUSY);
+    assert_string_equal(pause_reason(), "memory is exported to another process or library");
+    assert_int_equal(mappings_count(true), 1);
+    atomic_store(&ipc_table_blocks, 0);
+    fake_before(FN(cuStreamCreate), NULL, NULL);
+    pause_and_resume();
 }

@@ -148,6 +148,21 @@ READY_CASE(test_goes, .environment = ORDERED)
     assert_string_equal(fake.said, "");
 }
 
+/* Peers may still write into registered memory: the host waits, and what cannot be waited for stays. */
+READY_CASE(test_goes_registered, .environment = ORDERED)
+{
+    const uint64_t first = segment(context), second = segment(context);
+
+    fake_log();
+    fake.registers = true;
+    segment_ops.free(context, BACKEND_CUDA, first, SEGMENT);
+    assert_string_equal(fake_log(), "sync:c0 stream:c0,1 free:0x7f0000000000,s0");
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_LAUNCH_FAILED, 1);
+    segment_ops.free(context, BACKEND_CUDA, second, SEGMENT);
+    assert_string_equal(fake_log(), "sync:c0");
+    assert_non_null(strstr(fake.said, "are not given back"));
+}
+
 static void meanwhile(void *arg)
 {
     const struct context *context = arg;

@@ -235,6 +235,11 @@ ALL_CASE(test_wait_all_until, .environment = ORDERED)
 
 /* --- primary contexts in which nothing was pooled --- */
 
+static void primary_resets(void *arg)
+{
+    ((struct fake_context *)arg)->active = false;
+}
+
 READY_CASE(test_wait_primaries, .environment = ORDERED)
 {
     fake.contexts[1].active = true;
@@ -250,4 +255,16 @@ READY_CASE(test_wait_primaries, .environment = ORDERED)
     assert_int_equal(context_wait_primaries(), CUDA_SUCCESS);
     assert_string_equal(fake_log(), "");
     assert_int_equal(atomic_load(&contexts.probing[1]), 0);
+}
+
+/* Another thread's reset ends the work that is waited for. */
+ISOLATED_CASE(test_wait_primaries_reset, .environment = ORDERED)
+{
+    (void)state;
+    ready();
+    fake.contexts[1].active = true;
+    fake_before(FN(cuCtxSynchronize), primary_resets, &fake.contexts[1]);
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_CONTEXT_IS_DESTROYED, 1);
+    assert_int_equal(context_wait_primaries(), CUDA_SUCCESS);
+    assert_string_equal(fake_log(), "retain:1 push:c1 sync:c1 pop release:1");
 }

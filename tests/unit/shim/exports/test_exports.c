@@ -219,13 +219,14 @@ static int next_info(size_t *free, size_t *total)
 }
 
 static const struct info {
-    size_t driver, idle, told;
+    size_t driver, idle, told, used;
 } infos[] = {
-    {100 * MIB, 0, 100 * MIB},
-    {100 * MIB, 4 * MIB, 104 * MIB},
-    {FAKE_CAPACITY - 4 * MIB, 4 * MIB, FAKE_CAPACITY},
-    {FAKE_CAPACITY - 4 * MIB + 1, 4 * MIB, FAKE_CAPACITY}, /* never more than there is */
-    {FAKE_CAPACITY, 4 * MIB, FAKE_CAPACITY},
+    {100 * MIB, 0, 100 * MIB, 0},
+    {100 * MIB, 4 * MIB, 104 * MIB, 0},
+    {FAKE_CAPACITY - 4 * MIB, 4 * MIB, FAKE_CAPACITY, 0},
+    {FAKE_CAPACITY - 4 * MIB + 1, 4 * MIB, FAKE_CAPACITY, 0}, /* never more than there is */
+    {FAKE_CAPACITY, 4 * MIB, FAKE_CAPACITY, 0},
+    {FAKE_CAPACITY, 0, FAKE_CAPACITY, 4 * MIB}, /* nor less than the driver says */
 };
 
 ISOLATED_ROWS(test_info, infos, .environment = ORDERED)
@@ -238,6 +239,8 @@ ISOLATED_ROWS(test_info, infos, .environment = ORDERED)
     fake.next_of[REAL_cuMemGetInfo_v2] = (void *)next_info;
     if (row->idle)
         assert_int_equal(pool_free(block(context, row->idle)), 0);
+    if (row->used)
+        block(context, row->used);
     for (unsigned int i = 0; i < 2; i++) {
         driver_free = row->driver;
         result = free = total = 0;

@@ -3,9 +3,12 @@
  * to take, and calls whose error ends the context. test_exports.c has what is done around calls that succeed. */
 #include "base/ipc_message.h"
 #include "base/process.h"
+#include "context/arrivals.h"
+#include "context/capture_gate.h"
 #include "context/room.h"
 #include "isolated.h"
 #include "serve/ipc_handles.h"
+#include "serve/serve.h"
 
 #define ORDERED "CUPOOL_FREE=ordered"
 
@@ -66,6 +69,104 @@ ISOLATED_CASE(test_error_seen, .environment = ORDERED)
     }
 }
 ISOLATED_AGAIN(test_error_seen, off, .environment = "CUPOOL_ENABLE=0", .row = "off")
+
+/* Another thread frees the block while the driver answers: the answer is about memory of the pool. */
+static uint64_t freed;
+
+static int next_frees(void)
+{
+    assert_int_equal(pool_free(freed), 0);
+    return 0;
+}
+
+ISOLATED_CASE(test_freed_meanwhile, .environment = ORDERED)
+{
+    struct context *context;
+    CUdeviceptr base;
+    size_t size;
+
+    fake_start();
+    context = context_current(&fake.driver);
+    fake.next_of[REAL_cuMemGetAddressRange_v2] = fake.next_of[REAL_cuPointerGetAttribute] = (void *)next_frees;
+    assert_int_equal(pool_alloc(context->pool, MIB, &freed), 0);
+    assert_int_equal(cuMemGetAddressRange_v2(&base, &size, freed), CUDA_ERROR_NOT_FOUND);
+    assert_int_equal(pool_alloc(context->pool, MIB, &freed), 0);
+    assert_int_equal(cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, freed), CUDA_ERROR_INVALID_VALUE);
+}
+
+/* A destruction that had no effect leaves the pool; after an error of earlier work the context has gone. */
+static const struct destruction {
+    CUresult result;
+    bool stays;
+} destructions[] = {
+    {CUDA_SUCCESS, false},
+    {CUDA_ERROR_LAUNCH_FAILED, false},
+    {CUDA_ERROR_INVALID_CONTEXT, true},
+    {CUDA_ERROR_INVALID_DEVICE, true},
+    {CUDA_ERROR_INVALID_VALUE, true},
+    {CUDA_ERROR_NOT_INITIALIZED, true},
+    {CUDA_ERROR_NOT_PERMITTED, true},
+    {CUDA_ERROR_DEINITIALIZED, true},
+};
+
+ISOLATED_ROWS(test_destruction, destructions, .environment = ORDERED)
+{
+    const struct destruction *row = *state;
+
+    fake_start();
+    assert_non_null(context_current(&fake.driver));
+    result = (int)row->result;
+    fake.next_of[REAL_cuCtxDestroy_v2] = (void *)next_ok;
+    assert_int_equal(cuCtxDestroy_v2(fake_context(0)), row->result);
+    assert_int_equal(context_find(fake_context(0)) != NULL, row->stays);
+}
+
+/* A free of the pool's, which natively makes a context current; the runtime's call for that would destroy a capture. */
+ISOLATED_CASE(test_lacks_context, .environment = ORDERED)
+{
+    fake_start();
+    fake_current(NULL);
+    assert_true(serve_lacks_context());
+    atomic_store(&capture_count, 1);
+    assert_false(serve_lacks_context());
+    atomic_store(&capture_count, 0);
+    fake_current(fake_context(0));
+    assert_false(serve_lacks_context());
+}
+
+/* Whether other processes were asked for the pool's request: not where the limit has refused it. */
+ISOLATED_CASE(test_has_asked, .environment = ORDERED " CUPOOL_LIMIT=4M")
+{
+    uint64_t addr;
+
+    fake_start();
+    assert_int_equal(serve_alloc(16 * MIB, &freed, /* by_runtime: */ false, &addr), SERVE_BYPASS);
+    assert_false(serve_has_asked());
+    fake.free = 0;
+    assert_int_equal(serve_alloc(2 * MIB, &freed, /* by_runtime: */ false, &addr), SERVE_BYPASS);
+    assert_true(serve_has_asked());
+    assert_false(serve_has_asked());
+}
+
+/* Memory that another thread has given back during the call may be what it lacked. */
+static unsigned int tries;
+
+static CUresult next_arrives(CUcontext *context, CUdevice device)
+{
+    *context = fake_context(0);
+    context_arrived();
+    return tries++ ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+ISOLATED_CASE(test_again_on_device, .environment = ORDERED)
+{
+    CUcontext context;
+
+    fake_start();
+    fake.next_of[REAL_cuDevicePrimaryCtxRetain] = (void *)next_arrives;
+    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    assert_int_equal(tries, 2);
+}
 
 /* Where a ticket's block is to be opened is not said; and in a call of the library's own tickets are none. */
 ISOLATED_CASE(test_ticket, .environment = ORDERED)

@@ -96,14 +96,17 @@ UNIT_CASE(test_rate_that_is_bearable)
 
 UNIT_CASE(test_limit_ends_what_the_rate_began)
 {
-    start((uint64_t)LEN * GAP_BURST, true);
+    start((uint64_t)LEN * (GAP_BURST + 1), true);
     for (unsigned int i = 0; i < GAP_BURST; i++)
         line(GAP_SEGMENTS);
     assert_int_equal(line(GAP_SEGMENTS), GAP_REPORT);
+    assert_int_equal(gap.why, GAP_RATE);
     told(true);
     now += 3600ull * SECOND;
-    assert_int_equal(line(GAP_SEGMENTS), GAP_REPORT);
+    assert_int_equal(gap_judge(&gap, GAP_SEGMENTS, 1, LEN + 1, now), GAP_REPORT);
     assert_int_equal(gap.why, GAP_LIMIT);
+    told(true);
+    assert_int_equal(line(GAP_SEGMENTS), GAP_LEFT_OUT); /* it would have room, but the trace has ended */
 }
 
 UNIT_CASE(test_error)

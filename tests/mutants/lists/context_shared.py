@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""More mutants of shim/context/: memory of other processes, paused and pinned memory."""
+from __future__ import annotations
+
+from mutant import Mutant
+
+MUTANTS = [
+    Mutant("pause: memory that is away counts as free twice once its segment goes", ["shim_pause"], [
+        ("unmap(context, mapping); atomic_fetch_sub_explicit(&context->device_free, size, memory_order_relaxed);", "unmap(context, mapping);")]),
+    Mutant("pause: devices are given access to memory that is away", ["shim_pause"], [
+        ("if (found && !mapping.away &&", "if (found &&")]),
+    Mutant("pause: blocks of two segments are copied as one", ["shim_pause"], [
+        ("if (last && last->segment == segment &&", "if (last &&")]),
+    Mutant("pause: a check does not look whether memory is exported", ["shim_pause"], [
+        ("pool_has_withdrawn(context->pool, BACKEND_VMM) || ipc_table_any()", "pool_has_withdrawn(context->pool, BACKEND_VMM)")]),
+    Mutant("pause: memory that is exported since the check is taken away", ["shim_pause"], [
+        ("if (!rc && ipc_table_any()) rc = -EBUSY;", "")]),
+    Mutant("ipc: with a segment go the blocks of all", ["ipc_table"], [
+        ("(!segment || block->segment->as.addr == segment)", "true")]),
+    Mutant("ipc: what the library has mapped stays when the importer's context ends", ["import"], [
+        ("!(import->lost && mapping->how == IPC_NATIVE)", "!import->lost")]),
+    Mutant("ipc: of two contexts with a segment at one address one knows its blocks", ["import"], [
+        ("!import && i && addr - imports", "!mapping && i && addr - imports")]),
+    Mutant("ipc: the library answers for a segment that the driver has opened, too", ["import"], [
+        ("if (mapping && !import && ipc_native_is_open(mapping->addr))", "if (false)")]),
+    Mutant("ipc: a segment that was opened twice past the library is closed once", ["import"], [
+        ("if (*at && !--(*at)->opens) {", "if (*at) {")]),
+    Mutant("ipc: an exporter may say two sizes of one segment", ["import"], [
+        ("if (mapping && (mapping->size != grant->segment_size ||", "if (mapping && (false ||")]),
+    Mutant("ipc: the end of an importer's context is not noticed", ["import"], [
+        ("context_current(driver); /* so that its end is noticed */", "")]),
+    Mutant("ipc: a late answer is taken for that to a later request", ["peer"], [
+        ("if (!rc && ret_grant->number == peer->number)", "if (!rc)")]),
+    Mutant("ipc: a connection that the program has closed is not made again", ["peer"], [
+        ("if (peer && !ipc_is_open(&peer->socket))", "if (false)")]),
+    Mutant("switch: a withdrawal does not wait for a context that was not known", ["insert"], [
+        ("context_current(driver); /* so that insert_unmap knows", "(void)0; /* so that insert_unmap knows")]),
+    Mutant("pinned: a request waits without end for another context's work", ["shim_host_memory"], [
+        ("token->count > 1 ? now_ns() + ORDER_OTHERS_WAIT_NS : UINT64_MAX", "UINT64_MAX")]),
+    Mutant("pinned: memory that the program has unregistered stays mapped", ["shim_host_memory"], [
+        ("(!result || result == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)", "!result")]),
+]

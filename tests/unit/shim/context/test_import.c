@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_import.c - shim/context/ipc_import.c: the books of blocks that are open, where the driver has a segment at one
+ * address for two contexts, where one of them ends, and where an exporter tells nonsense. Between processes:
+ * tests/e2e/test_ipc.py.
+ */
+#include <string.h>
+
+#include "base/log.h"
+#include "cases.h"
+#include "context/ipc_import.h"
+#include "context/ipc_map.h"
+#include "context/ipc_native.h"
+#include "context/ipc_peer.h"
+#include "context/lifetime.h"
+#include "context/wait_device.h"
+#include "real/real.h"
+
+#define AT   UINT64_C(0x600000000000)
+#define SIZE ((size_t)2 << 20)
+
+static struct {
+    struct real_driver driver;
+    CUcontext current;
+    struct ipc_grant grant;
+    unsigned int seen; /* calls that let the library know of the current context */
+    unsigned int maps, grants, waits;
+    void (*during)(void); /* the next wait, once: what other threads do meanwhile */
+} fake;
+
+static CUresult get_current(CUcontext *handle)
+{
+    *handle = fake.current;
+    return CUDA_SUCCESS;
+}
+
+const struct real_driver *real_driver_get(void)
+{
+    return &fake.driver;
+}
+
+struct context *context_current(const struct real_driver *driver)
+{
+    fake.seen += driver == &fake.driver;
+    return NULL;
+}
+
+CUresult context_wait_handle(CUcontext handle)
+{
+    void (*during)(void) = fake.during;
+
+    assert_non_null(handle);
+    fake.during = NULL;
+    fake.waits++;
+    if (during)
+        during();
+    return CUDA_SUCCESS;
+}
+
+CUresult ipc_map_open(const struct ipc_grant *grant, int fd, uint64_t *ret_addr)
+{
+    assert_int_equal(fd, -1);
+    fake.maps++;
+    *ret_addr = AT;
+    return grant->segment_size ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
+CUresult ipc_map_close(enum ipc_how how, uint64_t addr)
+{
+    assert_true(how && addr == AT);
+    fake.maps--;
+    return CUDA_SUCCESS;
+}
+
+uint64_t ipc_peer_limit(void)
+{
+    return 5;
+}
+
+int ipc_peer_ask(struct ipc_peers *peers, const struct ipc_ticket *ticket, uint64_t limit, struct ipc_peer **ret_peer,
+                 struct ipc_grant *ret_grant, int *ret_fd)
+{
+    assert_true(ticket && limit == 5);
+    *ret_peer = (struct ipc_peer *)peers;
+    *ret_grant = fake.grant;
+    *ret_fd = -1;
+    fake.grants++;
+    return 0;
+}
+
+void ipc_peer_close(struct ipc_peers *peers, struct ipc_peer *peer, const struct ipc_name *block, uint64_t limit)
+{
+    assert_true(peer == (struct ipc_peer *)peers && block && limit);
+    fake.grants--;
+}
+
+const char *ipc_peer_reason(int rc)
+{
+    return rc ? "" : NULL;
+}
+
+void ipc_peers_forget(struct ipc_peers *peers)
+{
+    peers->first = NULL;
+}
+
+void log_write(enum conf_log_level level, const char *format, ...)
+{
+    (void)level;
+    (void)format;
+}
+
+static CUcontext context(uintptr_t number)
+{
+    return (CUcontext)number; /* NOLINT(performance-no-int-to-ptr): never looked at */
+}
+
+/* Open a block of one segment in a context; its address, or 0 if it is refused. */
+static uint64_t opened(uintptr_t in, unsigned char block, uint64_t offset)
+{
+    const struct ipc_ticket ticket = {.block = {{block}}};
+    CUdeviceptr addr = 0;
+
+    fake.driver.cuCtxGetCurrent = get_current;
+    fake.current = context(in);
+    fake.grant.offset = offset;
+    return ipc_import_open(&ticket, &addr) ? 0 : addr;
+}
+
+static void granted(enum ipc_how how)
+{
+    memset(&fake, 0, sizeof(fake));
+    fake.grant = (struct ipc_grant){.how = how, .segment = {{9}}, .segment_size = SIZE, .size = 512};
+}
+
+static bool is_block(uint64_t addr, uintptr_t in)
+{
+    CUcontext its = NULL;
+    uint64_t base = 1;
+    size_t size = 1;
+
+    return ipc_import_range(addr, &base, &size, &its) && base == addr && size == 512 && its == context(in);
+}
+
+static bool closes(uint64_t addr)
+{
+    bool ours = false;
+
+    assert_int_equal(ipc_import_close(addr, &ours), CUDA_SUCCESS);
+    return ours;
+}
+
+UNIT_CASE(test_two_contexts_at_one_address)
+{
+    granted(IPC_NATIVE);
+    for (uintptr_t in = 1; in <= 3; in++)
+        assert_int_equal(opened(in, (unsigned char)in, in * 512), AT + in * 512);
+    assert_int_equal(fake.seen, 3); /* so that the end of each is noticed */
+    assert_int_equal(fake.maps, 3);
+    for (uintptr_t closed = 2, left = 3; left; left--, closed = closed % 3 + 1) {
+        for (uintptr_t in = 1; in <= 3; in++)
+            assert_int_equal(is_block(AT + in * 512, in), left == 3 || (left == 2 ? in != 2 : in == 1));
+        assert_true(closes(AT + closed * 512));
+        assert_false(closes(AT + closed * 512));
+    }
+    assert_int_equal(fake.maps + fake.grants, 0);
+    assert_false(is_block(AT + 512, 1));
+}
+
+/* With a context goes what the driver has mapped there, and not what the library has mapped by itself. */
+static void context_ends(enum ipc_how how, unsigned int left)
+{
+    granted(how);
+    assert_int_equal(opened(1, 1, 0), AT);
+    ipc_import_context_gone(context(1));
+    assert_false(is_block(AT, 1));
+    ipc_import_settle();
+    assert_int_equal(fake.maps, left);
+    assert_int_equal(fake.grants, 0);
+    assert_false(ipc_import_any());
+}
+
+UNIT_CASE(test_a_context_ends)
+{
+    context_ends(IPC_NATIVE, 1);
+    context_ends(IPC_DESCRIPTOR, 0);
+}
+
+UNIT_CASE(test_an_exporter_with_two_words)
+{
+    granted(IPC_NATIVE);
+    assert_int_equal(opened(1, 1, 0), AT);
+    fake.grant.segment_size *= 2;
+    assert_int_equal(opened(1, 2, 512), 0);
+    fake.grant.segment_size /= 2;
+    fake.grant.how = IPC_DESCRIPTOR;
+    assert_int_equal(opened(1, 2, 512), 0);
+    assert_int_equal(fake.grants, 1); /* what was refused has been given back */
+    assert_true(closes(AT));
+}
+
+/* The driver has a segment that was opened past the library at the same address: it answers for what is in no open
+ * block. */
+UNIT_CASE(test_the_driver_has_it_too)
+{
+    CUcontext its;
+    uint64_t base;
+    size_t size;
+
+    granted(IPC_NATIVE);
+    assert_int_equal(opened(1, 1, 0), AT);
+    assert_true(ipc_import_range(AT + 512, &base, &size, &its) && !size);
+    ipc_native_opened(AT);
+    ipc_native_opened(AT);
+    ipc_native_closed(AT);
+    assert_false(ipc_import_range(AT + 512, &base, &size, &its));
+    assert_true(is_block(AT, 1));
+    ipc_native_closed(AT);
+    assert_true(ipc_import_range(AT + 512, &base, &size, &its));
+    assert_true(closes(AT));
+}
+
+static void opened_again(void)
+{
+    assert_int_equal(opened(1, 1, 0), AT);
+}
+
+/* The last close waits, and whoever opens meanwhile keeps the block. */
+UNIT_CASE(test_opened_beside_the_last_close)
+{
+    granted(IPC_NATIVE);
+    assert_int_equal(opened(1, 1, 0), AT);
+    fake.during = opened_again;
+    assert_true(closes(AT));
+    assert_int_equal(fake.waits, 1);
+    assert_true(is_block(AT, 1));
+    assert_true(closes(AT));
+    assert_int_equal(fake.waits, 2);
+    assert_int_equal(fake.maps, 0);
+}
