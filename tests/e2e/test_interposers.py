@@ -131,8 +131,9 @@ class Override(Case):
             self.assertEqual(self.go("sh", "-c", "/bin/echo x", preload=preload).out, "x\n")
 
     def test_exported_calls_are_pooled_in_either_order(self) -> None:
-        """Behind it the driver's functions are out of reach, so the request that makes the context is not served."""
-        for preload, n in ((f"{OVER}:{LIB}", 199), (f"{LIB}:{OVER}", 200)):
+        """Behind it the driver's functions are out of reach, so the request that makes the context is not served, nor is the one
+        that is passed on because the runtime seems not to know the context."""
+        for preload, n in ((f"{OVER}:{LIB}", 198), (f"{LIB}:{OVER}", 200)):
             self.assertEqual(self.one_trace(self.go(app("shared"), CHURN, preload=preload)).total("allocs"), n)
 
     def test_first_in_line_answers_the_program(self) -> None:
