@@ -140,6 +140,6 @@ MUTANTS = [
     Mutant("ipc: a block may end behind its segment", ["ipc_message"], [
         ("grant->size <= grant->segment_size - grant->offset", "grant->size <= grant->segment_size")]),
 
-    Mutant("ipc: an importer whose first thread has ended counts as gone", ["sockets"], [
+    Mutant("ipc: an importer whose first thread has ended counts as gone", ["peer_process"], [
         ("|| seen.threads > 1;", ";")]),
 ]
