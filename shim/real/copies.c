@@ -35,6 +35,7 @@ static void look(void)
     copies.is_second = first && first != &cupool_copy;
     if (next && next != &cupool_copy && dladdr(next, &info))
         copies.next = info.dli_fname;
+    dlerror(); /* a name that was not found would be the next error that the program asks for */
 }
 
 __attribute__((constructor)) static void loaded(void)

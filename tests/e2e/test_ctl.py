@@ -16,8 +16,11 @@ import subprocess
 import sys
 import time
 import unittest
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from e2e import BIN, LIB, MIB, SOURCE, TIMEOUT, Case, Word
 from ipc_process import Process
@@ -133,7 +136,7 @@ class Commands(Base):
     def test_usage(self) -> None:
         for words in ((), ("pause",), ("limit", "--all"), ("trim", "5", "--all"), ("list", "--pid=1", "--all"), ("sing",), ("limit", "x", "--all"),
                       ("limit", "16777216T", "--all"), ("limit", "18446744073709551616", "--all"), ("limit", "0.5", "--all"),
-                      ("list", "--device=-2"), ("list", "--device=9999999999")):
+                      ("limit", "9" * 400 + ".5", "--all"), ("limit", "0." + "0" * 400 + "1", "--all"), ("list", "--device=-2"), ("list", "--device=9999999999")):
             done = self.ctl(*words, rc=2)
             self.assertNotIn("Traceback", done.stderr)
         self.assertIn("Exit status: 0 done", self.ctl("--help").stdout)
@@ -266,6 +269,29 @@ class Others(Base):
             self.assertIn("process 77777777 answers what cannot be understood", self.liar(answer))
         self.assertIn("has dropped the request", self.liar(b""))
         self.assertIn("?[2J", self.liar(reply(b"\x1b[2J", rc=-16)))
+
+    def test_an_answer_at_the_last_moment(self) -> None:
+        """One that comes while cupool-ctl gives up counts: the process has paused."""
+        spec = spec_from_loader("cupool_ctl", SourceFileLoader("cupool_ctl", str(CTL)))
+        assert spec and spec.loader
+        tool = module_from_spec(spec)
+        with mock.patch.object(sys, "dont_write_bytecode", True):
+            spec.loader.exec_module(tool)
+        for data in (REPLY.pack(MAGIC, 1, 0, 0, 2) + b"{}", b""):
+            call, (ours, peer) = tool.Call.__new__(tool.Call), socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.setblocking(False)
+            call.pid, call.socket = 1, ours
+
+            def late(*_: object, data: bytes = data, peer: socket.socket = peer) -> "tuple[Any, Any, Any]":
+                if data:
+                    peer.send(data)
+                return [], [], []
+
+            with peer, mock.patch.object(tool.select, "select", late):
+                if data:
+                    self.assertEqual(call.answer(0.0), {})
+                else:
+                    self.assertRaisesRegex(tool.Failed, "does not answer", call.answer, 0.0)
 
 
 class Library(Base):

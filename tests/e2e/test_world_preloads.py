@@ -86,6 +86,13 @@ class Copies(World):
         done = self.go(program)
         self.assertEqual((self.one_trace(done).total("allocs"), done.err), (1, ""))
 
+    def test_no_error_of_the_loader_is_left(self) -> None:
+        """A program that asks for one before it has used the loader."""
+        source, program = self.tmp / "error.c", self.tmp / "error"
+        source.write_text("#include <dlfcn.h>\nint main(void) { return dlerror() != 0; }\n")
+        subprocess.run(["cc", "-o", program, source, "-ldl"], check=True)
+        self.go(program)
+
 
 class Interposers(World):
     """Others who watch allocations: by relocation slots or by overwriting functions, as UCX does, and through the loader."""

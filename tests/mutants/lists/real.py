@@ -39,6 +39,8 @@ MUTANTS = [
         ("copies.is_second = first && first != &cupool_copy;", "")]),
     Mutant("a copy of the library that does nothing is not named", ["world_preloads / Copies"], [
         ("copies.next = info.dli_fname;", "")]),
+    Mutant("the search for copies leaves an error of the loader", ["world_preloads / Copies"], [
+        ("dlerror(); /* a name that was not found would be the next error that the program asks for */", "")]),
     Mutant("a copy of the library takes a program that refers to it for another copy", ["world_preloads / Copies"], [
         ('static const char name[] = "cupool_copy";', 'static const char name[] = "cupool_lib_version";')]),
 ]
