@@ -221,8 +221,7 @@ const char *ipc_peer_reason(int rc)
         return "that process is another user's";
     case -ETIMEDOUT:
         return "that process did not answer within CUPOOL_IPC milliseconds; it is stopped, or has no place or "
-               "descriptor "
-               "for one more importer";
+               "descriptor for one more importer";
     case -ENOENT:
         return "the block has been freed there";
     case -ENOSPC:
