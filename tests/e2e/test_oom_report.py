@@ -146,6 +146,10 @@ class Numbers(Base):
         event = self.oom(f"alloc:{8 * MIB}", f"many:5:{10 * MIB}", f"alloc:{10 * MIB}", CUPOOL_LIMIT="8M")
         self.assertEqual((event["held"], event["others"], event["why"]), (8 * MIB, 50 * MIB, "limit"))
 
+    def test_within_the_limit(self) -> None:
+        event = self.oom(f"alloc:{30 * MIB}", f"other:{32 * MIB}", f"alloc:{10 * MIB}", CUPOOL_LIMIT="40M")
+        self.assertEqual((event["held"], event["others"], event["why"]), (30 * MIB, 32 * MIB, "others"))
+
     def test_capture(self) -> None:
         """Memory freed during a capture cannot go back before its end, except where the host waited; and the library calls no
         driver function then."""

@@ -287,6 +287,14 @@ class Machine(Base):
             self.assertEqual(self.hits(self.BIND, "pin", self.DEFAULT, "pin", "setenv:MACHINE_NODE:1", "pin", files=files), 3)
 
 
+class Flags(Base):
+    def test_unknown_ones(self) -> None:
+        """Also the one by which the library means cudaMallocHost."""
+        for flags in 8, 0x10000, 0x10001:
+            words = ["pin:4096", "unpin:0", f"pinflags:4096:{flags}"]
+            self.assertEqual(self.pinned(*words).out, self.go(BIN / "report_shared", *words, preload=None).out)
+
+
 class Decay(Base):
     def test_goes_back(self) -> None:
         """By itself, while the program does nothing; what is live stays."""

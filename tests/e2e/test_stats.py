@@ -191,6 +191,11 @@ class Contexts(Base):
         self.assertEqual({e["uuid"] for e in trace.of("device")}, {f"73696d75-6c61-7465-642d-{trace.header['pid']:08x}3030"})
 
 
+    def test_no_request_was_pooled(self) -> None:
+        done = self.report("alloc:4096", CUPOOL_LIMIT="1", CUPOOL_STATS="exit")
+        self.assertRegex(done.err, r": +0 +0 +0\.00% +0 +1 ")
+
+
 class Timer(Base):
     def test_every_so_often(self) -> None:
         """Never early; late on a machine that is busy, and then there may be a third before the program goes on."""

@@ -12,7 +12,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from e2e import INFO, MIB, SANITIZE, Case, Done, Trace, app, not_with_coverage
+from e2e import BIN, INFO, MIB, SANITIZE, Case, Done, Trace, app, not_with_coverage
 
 # Enough driver calls and more allocation events than the buffer holds.
 WORK = ["churn:300:5000", "alloc:3:4096", "churn:30:5000000", "free:2"]
@@ -296,6 +296,12 @@ class Full(Case):
         done = self.go(app("shared"), "alloc:1:4096", "xfsz", "fsize:100", "threads:4:500:5000", "churn:30:5000000", **ALLOCS)
         self.assertNotIn("SIGXFSZ", done.out)
         self.lost(done)
+
+    @not_with_coverage
+    def test_part_of_a_header(self) -> None:
+        """It is no trace, and goes again."""
+        done = self.go(BIN / "report_shared", "other:5000", "fsize:100", "alloc:5000", CUPOOL_TRACE_FILE="t")
+        self.assertEqual((len(done.warnings), (done.cwd / "t").stat().st_size), (1, 0), done.err)
 
     def disk(self, size: str) -> Path:
         disk = self.tmp / "disk"

@@ -248,10 +248,11 @@ class Files(Base):
             self.assertEqual(len(done.warnings), 1)
 
     def test_a_child(self) -> None:
-        done, _ = self.both(WAYS[0], "forked")
-        trace = self.one_trace(done)
-        self.assertEqual([(e["e"], e["result"]) for e in physical(trace)], said(done))
-        self.assert_fine(trace.path)
+        for word in "forked", "forked_bare":
+            done, _ = self.both(WAYS[0], word)
+            trace = self.one_trace(done)
+            self.assertEqual([(e["e"], e["result"]) for e in physical(trace)], said(done), word)
+            self.assert_fine(trace.path)
 
     def test_killed_and_cut(self) -> None:
         """Each call is in the file as soon as it has returned; a line that is cut is no problem."""

@@ -126,6 +126,12 @@ class Kept(Base):
     def test_exported_memory_is_not_kept(self) -> None:
         self.assertEqual(self.both("exported").counts["cuMemCreate"], 2)
 
+    def test_memory_that_nccl_exports_is_not_kept(self) -> None:
+        self.assertEqual(self.both("by_nccl").counts["cuMemCreate"], 2)
+
+    def test_addresses_that_are_asked_for_again(self) -> None:
+        self.assertEqual(self.made(self.both("there"))[4:], [1, 1, 2])
+
     def test_captures(self) -> None:
         self.assertEqual(self.made(self.both("captured")), [2, 2, 2, 2, 1, 1, 1])
 

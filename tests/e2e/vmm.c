@@ -262,15 +262,15 @@ static void threads(CUcontext context)
     join_all(thread, 4);
 }
 
-/* CUDA does not work in the child, and the trace is the parent's. */
-static void forked(void)
+/* CUDA does not work in the child, and the trace is the parent's. bare: no handler of pthread_atfork runs. */
+static void forked(bool bare)
 {
     struct mapped m = take(2 * MIB);
     CUmemGenericAllocationHandle handle;
     int status;
 
     fflush(stdout);
-    if (fork() == 0) {
+    if ((bare ? (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL) : fork()) == 0) {
         cu.cuMemCreate(&handle, 2 * MIB, &physical, 0);
         cu.cuMemUnmap(m.at, m.size);
         _exit(0);
@@ -308,7 +308,9 @@ int main(int argc, char **argv)
     else if (strcmp(argv[2], "threads") == 0)
         threads(context);
     else if (strcmp(argv[2], "forked") == 0)
-        forked();
+        forked(false);
+    else if (strcmp(argv[2], "forked_bare") == 0)
+        forked(true);
     else if (strcmp(argv[2], "killed") == 0)
         take(2 * MIB), fflush(stdout), kill(getpid(), 9);
     else

@@ -460,11 +460,23 @@ int main(int argc, char **argv)
     static const struct {
         const char *word;
         void (*call)(void);
-    } words[] = {{"info", info},         {"sleep_last", sleep_last},    {"reset", reset},
-                 {"trim", trim},         {"elsewhere", elsewhere},      {"full", full},
-                 {"exported", exported}, {"captured", captured},        {"asks", asks},
-                 {"errors", errors},     {"threads", threads},          {"forked", forked},
-                 {"going", going},       {"within", asked_from_within}, {"called_back", called_back}};
+    } words[] = {{"info", info},
+                 {"sleep_last", sleep_last},
+                 {"reset", reset},
+                 {"trim", trim},
+                 {"elsewhere", elsewhere},
+                 {"full", full},
+                 {"exported", exported},
+                 {"captured", captured},
+                 {"asks", asks},
+                 {"errors", errors},
+                 {"threads", threads},
+                 {"forked", forked},
+                 {"going", going},
+                 {"within", asked_from_within},
+                 {"called_back", called_back},
+                 {"by_nccl", exported_by_nccl},
+                 {"there", at_its_addresses}};
     size_t total;
 
     OK(cuInit(0));

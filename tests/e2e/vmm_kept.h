@@ -37,6 +37,12 @@ void info(void);
 void random_program(uint64_t seed);
 /* A library asks about an address that the driver is about to unmap. */
 void asked_from_within(void);
+/* vmm_retains.c: a handle of what is exported; 0: a call has failed. */
+CUmemGenericAllocationHandle nccl_shares(CUdeviceptr at);
+/* NCCL exports a buffer, which the program then gives up. */
+void exported_by_nccl(void);
+/* New addresses where those are that the program has given up. */
+void at_its_addresses(void);
 /* A host function, where the driver refuses every call, asks about and frees what is kept. */
 void called_back(void);
 

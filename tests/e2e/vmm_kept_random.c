@@ -147,3 +147,33 @@ void called_back(void)
     printf("in a host function %d\n", (int)result);
     info();
 }
+
+void exported_by_nccl(void)
+{
+    struct buffer b = take(UNIT), c, theirs = {.size = UNIT};
+
+    fill(&b, 21);
+    theirs.handle = nccl_shares(b.at);
+    give(&b);
+    c = take(UNIT);
+    fill(&c, 22);
+    OK(cuMemAddressReserve(&theirs.at, UNIT, 0, 0, 0));
+    OK(cuMemMap(theirs.at, UNIT, 0, theirs.handle, 0));
+    OK(let(&theirs));
+    if (contents_stay)
+        check(&theirs, 21);
+    check(&c, 22);
+    info();
+    give(&theirs);
+    give(&c);
+}
+
+void at_its_addresses(void)
+{
+    struct buffer b = take(UNIT);
+    CUdeviceptr at;
+
+    give(&b);
+    OK(cuMemAddressReserve(&at, UNIT, 0, b.at, 0));
+    OK(cuMemAddressFree(at, UNIT));
+}

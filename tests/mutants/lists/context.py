@@ -7,6 +7,10 @@ from mutant import Mutant
 MUTANTS = [
     Mutant("a thread without host memory looks for contexts for ever", ["shim_pins"], [
         ("if (!pins_possible() || is_left_out(context))", "if (is_left_out(context))")]),
+    Mutant("a device is paused although NCCL may have registered memory for a graph", ["shim_pause"], [
+        ('return keeps ? refuse(-EBUSY, "NCCL may have registered memory for a graph") : 0;', "return keeps ? 0 : 0;")]),
+    Mutant("pinned memory: a token leaves out a context that may end", ["shim_host_memory"], [
+        ("if (!context_pin(context)) return -EBUSY; /* a call of", "if (!context_pin(context)) continue; /* a call of")]),
     Mutant("a thread that can pin nothing pauses nothing and says that it has", ["shim_pause"], [
         ("return pins_possible() ? 0 : refuse(", "return 1 ? 0 : refuse(")]),
     Mutant("addresses of a context that has gone cannot be freed by others", ["shim_ending"], [

@@ -7,6 +7,10 @@ from mutant import Mutant
 MUTANTS = [
     Mutant("switch: a thread that works on an import may be cancelled", ["switch / Wrong.test_threads_that_are_cancelled"], [
         ("pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &call->cancel);", "call->cancel = PTHREAD_CANCEL_ENABLE;")]),
+    Mutant("virtual memory that NCCL exports is kept", ["vmm_kept / Kept.test_memory_that_nccl_exports_is_not_kept"], [
+        ("if (!result && cache && caller_is_outside(caller_of(CALLER)))", "if (false)")]),
+    Mutant("virtual memory: addresses that are asked for again are kept", ["vmm_kept / Kept.test_addresses_that_are_asked_for_again"], [
+        ("if (cache && addr) /* natively addresses", "if (false) /* natively addresses")]),
     Mutant("switch: errno changes", ["switch / Wrong.test_errno"], [
         ("errno = call->error;", "")]),
     Mutant("cuCtxDetach ends no context", ["teardown static preloaded", "rows driver"], [

@@ -8,6 +8,14 @@ MUTANTS = [
     Mutant("a pause does not wait for a fill under way", ["suspend"], [
         ("if (!rc) fills_wait(pool);", "")]),
     # --- virtual memory that is kept ---
+    Mutant("a request of exactly the capacity is refused", ["ladder"], [
+        ("requested > config->capacity)", "requested >= config->capacity)")]),
+    Mutant("pinned memory: a passing block that a capture has kept ages", ["host_bound"], [
+        ("(pool->tick - segment->idle_tick < age && !segment->passing)", "pool->tick - segment->idle_tick < age")]),
+    Mutant("pinned memory: a refused request takes those beside it out of the peak", ["host_bound"], [
+        ("pool->native_peak >= r->pending + surely ? less : surely;", "surely;")]),
+    Mutant("virtual memory: addresses of a mapping that stays are freed", ["vmm_cache"], [
+        ("if (b->has_range && !b->own_range && !kept)", "if (b->has_range && !b->own_range)")]),
     Mutant("the block before an address does not begin at it", ["map", "pool"], [
         ("(addr / POOL_GRANULE) % SLOTS + 1; slots && i > 0", "(addr / POOL_GRANULE) % SLOTS; slots && i > 0")]),
     Mutant("statistics count an idle segment for each of its cached blocks", ["survey", "life"], [

@@ -8,6 +8,12 @@ MUTANTS = [
     Mutant("pinned memory counts as held by the device where events are left out", ["gap", "pinned / Events.test_what_is_left_out_is_told"], [
         ('strcmp(tally->backend, TRACE_HOST) == 0 ? "host_held" : "held"', '"held"')]),
     # --- settings and the trace ---
+    Mutant("trace: part of a header stays in the file", ["trace / Full.test_part_of_a_header"], [
+        ("if (file_state(trace.fd, &trace.file) != -EBADF && ftruncate(trace.fd, 0))", "if (false)")]),
+    Mutant("trace: lines that were lost count for the limit", ["shim_trace"], [
+        ("trace.gap.written -= len;", "")]),
+    Mutant("trace: a thread has the time of another one", ["records"], [
+        ("if (times.last[i].tid == tid && t < times.last[i].t)", "if (t < times.last[i].t)")]),
     Mutant("a forked child keeps the lock of a trace", ["files / Runs.test_a_child_does_not_keep_it"], [
         ("file_close(trace.fd, &trace.file, /* done: */ false);", ";")]),
     Mutant("trace: what is left out is not counted", ["gap", "gaps / Limit"], [

@@ -302,3 +302,46 @@ CASE(test_passing_block_that_was_kept_goes_back)
     put(b, odd);
     put(a, 60 * MIB);
 }
+
+/* One that a capture has kept goes at the next decay, however short it was idle. */
+CASE(test_passing_block_that_was_kept_does_not_age)
+{
+    uint64_t a, b;
+
+    host_pool_destroy(fake.pool);
+    host_fake_init(&fake, 128 * MIB, BOUND);
+    a = get(60 * MIB);
+    b = get(100 * MIB);
+    put(a, 60 * MIB);
+    fake.frozen = true;
+    put(b, 100 * MIB);
+    fake.frozen = false;
+    assert_int_equal(stats().passing, 100 * MIB);
+    assert_int_equal(host_pool_decay(fake.pool, 10), 100 * MIB);
+    assert_int_equal(stats().held, 60 * MIB);
+}
+
+static void third_comes_and_goes(void)
+{
+    put(get(80 * MIB), 80 * MIB);
+}
+
+static void second_is_refused(void)
+{
+    uint64_t addr;
+
+    fake.meanwhile = third_comes_and_goes;
+    assert_int_equal(program_alloc(&fake, &plain, 1024 * MIB, ID, &addr), -ENOMEM);
+}
+
+/* A refused request counts no more; those that were under way at the same time still do. */
+CASE(test_bound_forgets_the_refused_request_alone)
+{
+    uint64_t addr;
+
+    fake.capacity = 300 * MIB;
+    fake.meanwhile = second_is_refused;
+    addr = get(80 * MIB);
+    assert_int_equal(fake.pool->native_peak, 160 * MIB);
+    put(addr, 80 * MIB);
+}

@@ -22,6 +22,18 @@ POOL_CASE(test_refusal_with_idle_segments_gives_them_back_and_succeeds)
     assert_int_equal(stats_of(env->pool).failed, 0);
 }
 
+/* No memory given back could make more than the capacity fit; all of it may. */
+POOL_CASE(test_request_of_the_whole_capacity)
+{
+    uint64_t addr;
+
+    env->fake->capacity = 64 * MIB;
+    ENV_WITH(env, capacity = 64 * MIB);
+    assert_int_equal(pool_alloc(env->pool, 64 * MIB + 1, &addr), -EAGAIN);
+    assert_int_equal(env->fake->events_count, 0);
+    alloc(env->pool, 64 * MIB);
+}
+
 POOL_CASE(test_refusal_of_small_gives_large_idle_segment_back)
 {
     env->fake->capacity = 8 * MIB;

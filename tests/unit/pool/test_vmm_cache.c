@@ -296,3 +296,16 @@ CASE(test_shared)
     assert_int_equal(side->driver->taken, 0);
     OK(side_unreserve(side, a.addr, UNIT));
 }
+
+/* Addresses at which the driver has left the memory stay reserved. */
+CASE(test_addresses_stay_with_a_mapping_that_stays)
+{
+    struct buffer a = take(side, UNIT);
+
+    give(side, &a);
+    side->driver->refuses = UNMAP;
+    side->driver->times = 1;
+    vmm_cache_settle_range(side->cache, a.addr, UNIT);
+    assert_int_equal(side->driver->calls[UNMAP], 1);
+    assert_int_equal(side->driver->calls[UNRESERVE], 0);
+}

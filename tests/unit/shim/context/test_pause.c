@@ -3,6 +3,7 @@
  * to its place, and what fails half-way leaves the device as it was. The program's view: tests/e2e/test_pause.py. */
 #include <sys/mman.h>
 
+#include "context/capture_history.h"
 #include "context/ipc_table.h"
 #include "context/pause.h"
 #include "vmm_driver.h"
@@ -363,4 +364,22 @@ ISOLATED_CASE(test_exported, .environment = VMM)
     atomic_store(&ipc_table_blocks, 0);
     fake_before(FN(cuStreamCreate), NULL, NULL);
     pause_and_resume();
+}
+
+/* NCCL may have registered the memory for a graph, of which it says nothing. */
+ISOLATED_CASE(test_captured, .environment = VMM)
+{
+    static const struct real_nccl copy;
+    struct context *context = start();
+    const CUstream stream = fake_stream(0, 0);
+    uint64_t bytes;
+
+    get(context, 1000);
+    fake.nccl = &copy;
+    nccl_works();
+    capture_begun(order_capture_begin(stream), stream, true);
+    capture_check(stream, true, atomic_load(&capture_total));
+    assert_int_equal(pause_device(0, /* keep: */ true, PAUSE_NO_LIMIT, &bytes), -EBUSY);
+    assert_string_equal(pause_reason(), "NCCL may have registered memory for a graph");
+    assert_int_equal(mappings_count(true), 1);
 }

@@ -256,6 +256,7 @@ UNIT_CASE(test_late)
     assert_int_equal(records_time(5, 1), before);
     assert_int_equal(records_time(5, before + 7), before + 7);
     assert_int_equal(records_time(5, before), before + 7);
+    assert_int_equal(records_time(5 + (1 << 20), 1), 1); /* a thread whose times lie in the same place */
 }
 
 static void *adds(void *arg)

@@ -5,6 +5,8 @@
  * unwinder. shim/context/pool_observer.c: what the pool tells of. shim/report/oom.c: how often all is told. And what
  * writes files leaves a thread as it was. */
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 #include "context/pool_observer.h"
 #include "context/room.h"
@@ -224,5 +226,36 @@ ISOLATED_CASE(test_interrupted, .environment = "CUPOOL_TRACE_EVENTS=segment,allo
     assert_non_null(strstr(text, "\"e\":\"end\""));
     fclose(file);
     assert_string_equal(fake.said, "");
+    assert_int_equal(unlink(path) | rmdir(folder), 0);
+}
+
+/* Lines that the file did not take use none of its limit up. */
+ISOLATED_CASE(test_lost_lines, .environment = "CUPOOL_TRACE_LIMIT=64K")
+{
+    static const char line[] = "{\"e\":\"test\"}\n";
+    char folder[] = "/tmp/cupool-test-XXXXXX", path[64];
+    struct rlimit none, before;
+    struct stat st;
+    off_t full;
+
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/t", folder);
+    setenv("CUPOOL_TRACE_FILE", path, 1);
+    fake_start();
+    __real_trace_open();
+    assert_int_equal(stat(path, &st), 0);
+    full = st.st_size;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    none = before;
+    none.rlim_cur = 1;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+    for (size_t lost = 0; lost < 65536; lost += strlen(line))
+        trace_file_put_event(line, strlen(line), 0);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(stat(path, &st) || st.st_size != full, 0);
+    trace_file_put_frequent(GAP_OTHERS, line, strlen(line), 0, NULL);
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(st.st_size >= full + (off_t)strlen(line));
+    assert_null(strstr(fake.said, "limit"));
     assert_int_equal(unlink(path) | rmdir(folder), 0);
 }
