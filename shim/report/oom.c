@@ -67,9 +67,7 @@ struct picture {
 static enum why why(const struct picture *p)
 {
     const uint64_t unit = POOL_SEGMENT_UNIT, limit = conf_get()->limit.number;
-    const uint64_t need = p->asked > UINT64_MAX - unit ? UINT64_MAX
-                          : p->asked < unit            ? unit
-                                                       : (p->asked + unit - 1) / unit * unit;
+    const uint64_t need = p->asked > UINT64_MAX - unit ? UINT64_MAX : (p->asked + unit - 1) / unit * unit;
     const uint64_t loose = p->free + p->pool.idle + p->pool.holes;
 
     if (capture_active() && loose + p->pool.pending >= need)

@@ -127,6 +127,10 @@ class Signal(Base):
         done = self.report("alloc:4096", f"handler:{USR2}", f"raise:{USR2}", f"caught:{USR2}", "sleep:50", CUPOOL_STATS="signal:USR2")
         self.assertEqual((done.out, done.err), ("caught 1 ours\n", ""))
 
+    def test_a_child_keeps_the_programs_handler(self) -> None:
+        done = self.report("alloc:4096", f"handler:{USR2}", "fork{", f"raise:{USR2}", f"caught:{USR2}", "}", CUPOOL_STATS="signal:USR2")
+        self.assertIn("caught 1 ours\n", done.out)
+
     def test_off_touches_no_signal(self) -> None:
         for value in ("off", "exit", "timer:100"):
             self.assertEqual(self.report("alloc:4096", f"caught:{USR2}", CUPOOL_STATS=value).out, "caught 0 default\n")

@@ -300,6 +300,11 @@ static void errors(void)
         check(&b, 4);
     give(&b);
     printf("errors %d %d\n", (int)cuMemUnmap(b.at, 2 * UNIT), (int)cuMemAddressFree(b.at, 2 * UNIT));
+    b = take(2 * UNIT);
+    OK(cuMemUnmap(b.at, 2 * UNIT));
+    printf("errors %d\n", (int)cuMemMap(b.at, 2 * UNIT, UNIT, b.handle, 0));
+    OK(cuMemMap(b.at, 2 * UNIT, 0, b.handle, 0));
+    give(&b);
     info();
 }
 

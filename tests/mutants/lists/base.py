@@ -144,4 +144,8 @@ MUTANTS = [
 
     Mutant("ipc: an importer whose first thread has ended counts as gone", ["peer_process"], [
         ("|| seen.threads > 1;", ";")]),
+    Mutant("a new file is not written where the file system has no locks", ["shim_file"], [
+        ("return try->busy ? AGAIN : OURS;", "return AGAIN;")]),
+    Mutant("a file is written that has lost its name before the lock", ["shim_file"], [
+        ("st.st_dev != at.st_dev || st.st_ino != at.st_ino", "false")]),
 ]

@@ -489,4 +489,14 @@ MUTANTS = [
         ("context_defers(context) && !context_events.registers()", "context_defers(context)")]),
     Mutant("the limit of one device is set for all", ["shim_context"], [
         ("if (context->pool && (device == CONTEXT_ALL || device == context->device))", "if (context->pool)")]),
+    Mutant("an entry is used again while a thread's call ends its context", ["shim_ending"], [
+        ("!atomic_load(&context->handle) && !atomic_load(&context->ending) && !atomic_load(&context->leaving)", "!atomic_load(&context->handle) && !atomic_load(&context->ending)")]),
+    Mutant("a neighbour gets what only cuMemFree gives back", ["shim_memory"], [
+        ("if (context_defers(context)) pool_yield(context->pool, \"neighbour\");", "pool_yield(context->pool, \"neighbour\");")]),
+    Mutant("what is used is what the program has, without the rest of its segments", ["shim_memory"], [
+        ("used += stats.held - stats.idle;", "used += stats.live;")]),
+    Mutant("no bytes in front of memory where NCCL is loaded later", ["shim_nccl_memory"], [
+        ("(!nccl || nccl_kinds_matter(nccl)) ? FRONT_BYTES : 0;", "nccl && nccl_kinds_matter(nccl) ? FRONT_BYTES : 0;")]),
+    Mutant("pinned memory: an event of a context that has gone is recorded", ["shim_host_memory"], [
+        ("!token->events[entry].event || token->events[entry].life != life", "!token->events[entry].event")]),
 ]

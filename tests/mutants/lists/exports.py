@@ -217,4 +217,10 @@ MUTANTS = [
         ("if (flags & NCCL_SHRINK_ABORT)", "if (flags == NCCL_SHRINK_ABORT)")]),
     Mutant("NCCL: memory is asked for again whatever the reason of the refusal", ["nccl_rows / Rows.test_groups_and_memory"], [
         ("while (result && retry_later.refused && retry_again", "while (result && retry_again")]),
+    Mutant("cuMemCreate without a context does not try again after another thread gave memory back", ["shim_refused"], [
+        ("|| serve_arrivals() != arrivals);", ");")]),
+    Mutant("SYNC_MEMOPS among other flags does not matter", ["rows driver"], [
+        ("flags & CU_CTX_SYNC_MEMOPS", "flags == CU_CTX_SYNC_MEMOPS")]),
+    Mutant("kept memory is mapped with an offset", ["vmm_kept / AsNatively.test_every_word"], [
+        ("handle, whole && vmm_kept_serves()", "handle, vmm_kept_serves()")]),
 ]

@@ -479,4 +479,6 @@ MUTANTS = [
         ("b->own_range && b->size == size && may_serve;", "b->own_range && may_serve;")]),
     Mutant("pinned: the byte behind a block belongs to it", ["host_pool"], [
         ("addr - block->addr < block->requested ? 0 : -EINVAL", "addr - block->addr <= block->requested ? 0 : -EINVAL")]),
+    Mutant("kept virtual memory takes another one's retained handle for its own", ["vmm_cache"], [
+        ("b->own_map && b->handle == handle", "b->own_map")]),
 ]

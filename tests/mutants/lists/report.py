@@ -111,4 +111,6 @@ MUTANTS = [
         ("if (one == -EALREADY) continue;", "")]),
     Mutant("ctl: an answer that is too long is no error", ["ctl_commands"], [
         ("rc = -EMSGSIZE;", "")]),
+    Mutant("a child loses the program's handler of the signal", ["stats / Signal.test_a_child_keeps_the_programs_handler"], [
+        ("sigaction(sig, NULL, &now) == 0 && now.sa_handler == on_signal", "sigaction(sig, NULL, &now) == 0")]),
 ]

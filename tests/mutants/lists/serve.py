@@ -86,4 +86,8 @@ MUTANTS = [
         ("return !had && !capture_active();", "return !had;")]),
     Mutant("other processes are not asked for what the limit has refused", ["shim_refused"], [
         ("has_asked = rc == -ENOMEM;", "has_asked = true;")]),
+    Mutant("a parked block whose context goes is released again and again", ["shim_ending"], [
+        ("ipc_table_take(addr); /* if its context is gone */", "")]),
+    Mutant("pinned memory that cannot be put in order goes to the driver", ["shim_host_memory"], [
+        ("rc == -EINVAL ? SERVE_INVALID : rc == -ENOENT ? SERVE_FORWARD : SERVE_FAILED", "rc == -EINVAL ? SERVE_INVALID : SERVE_FORWARD")]),
 ]

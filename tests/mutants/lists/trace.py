@@ -62,4 +62,8 @@ MUTANTS = [
 
     Mutant("a gap that the rate began ends although the trace is full", ["gap"], [
         ("if (gap->why == GAP_RATE && over)", "if (false)")]),
+    Mutant("a line that lacks its newline alone counts as lost", ["shim_trace"], [
+        ("started && len && *data == '\\n'", "false")]),
+    Mutant("a line that is too long does not count as lost", ["shim_trace"], [
+        ("trace_file_drop();", "(void)0;")]),
 ]

@@ -209,6 +209,16 @@ CASE(test_retained)
     assert_int_equal(side->driver->taken, 0);
 }
 
+/* Another thread has mapped other memory since the driver answered: the handle is not this memory's. */
+CASE(test_retained_too_late)
+{
+    struct buffer a = take(side, UNIT);
+
+    vmm_cache_retained(side->cache, a.addr, a.handle + 1000);
+    give(side, &a);
+    assert_int_equal(side->driver->taken, 0); /* it is the driver's from then on */
+}
+
 /* Natively these fail. */
 CASE(test_given_up)
 {

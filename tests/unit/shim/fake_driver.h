@@ -99,6 +99,8 @@ struct fake {
     atomic_uint futexes;         /* system calls */
     bool dead_threads, fences;   /* each thread is dead; the kernel has no membarrier */
     int old_rename;              /* errno of a file system that cannot rename without replacing; 0: it can */
+    bool no_locks;               /* files cannot be locked */
+    const char *renames[2];      /* before a lock another process gives the first file the second name, once */
     bool secure;                 /* the program is set-uid */
     bool no_memory;              /* of the host: for what is aligned, or zeroed */
     bool barriers_refused;       /* it says that it has one, and refuses */
@@ -109,9 +111,11 @@ struct fake {
     const char *host, *exe;          /* what the system says; NULL: the truth; "": an error */
     const char *root;                /* a folder with its own /proc and /sys; NULL: the system's */
     unsigned int writes_interrupted; /* so many write nothing, because of a signal */
-    const struct real_nccl *nccl;    /* NULL: none is loaded */
-    bool registers;                  /* memory is registered with NCCL, says the library */
-    void *next_of[REAL_COUNT];       /* what is behind each exported function */
+    unsigned int writes_short;       /* so many write all but the last byte, and the next one nothing */
+    bool disk_full;
+    const struct real_nccl *nccl; /* NULL: none is loaded */
+    bool registers;               /* memory is registered with NCCL, says the library */
+    void *next_of[REAL_COUNT];    /* what is behind each exported function */
 };
 extern struct fake fake;
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/file.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -235,11 +236,29 @@ WRAPPED(int, open64, (const char *path, int flags, ...))
 
 WRAPPED(ssize_t, write, (int fd, const void *data, size_t len))
 {
+    if (fake.disk_full) {
+        fake.disk_full = false;
+        errno = ENOSPC;
+        return -1;
+    }
+    fake.disk_full = fake.writes_short;
+    fake.writes_short -= fake.disk_full;
     if (!fake.writes_interrupted)
-        return __real_write(fd, data, len);
+        return __real_write(fd, data, len - fake.disk_full);
     fake.writes_interrupted--;
     errno = EINTR;
     return -1;
+}
+
+WRAPPED(int, flock, (int fd, int operation))
+{
+    const char *const from = fake.renames[0];
+
+    fake.renames[0] = NULL;
+    if (from && rename(from, fake.renames[1]) == 0 && creat(from, 0600) < 0)
+        return -1;
+    errno = ENOLCK;
+    return fake.no_locks ? -1 : __real_flock(fd, operation);
 }
 
 WRAPPED(unsigned long, getauxval, (unsigned long type))

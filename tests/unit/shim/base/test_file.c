@@ -79,6 +79,46 @@ ISOLATED_CASE(test_earlier_runs, .row = (const void *)0)
 ISOLATED_AGAIN(test_earlier_runs, invalid, .row = (const void *)EINVAL)
 ISOLATED_AGAIN(test_earlier_runs, missing, .row = (const void *)ENOSYS)
 
+/* On a file system without locks a new file is ours all the same; of one that is there nobody knows whose it is. */
+ISOLATED_CASE(test_no_locks)
+{
+    char folder[] = "/tmp/cupool-test-XXXXXX", path[64], second[64], name[64];
+
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/t", folder);
+    snprintf(second, sizeof(second), "%s/t.1", folder);
+    fake_start();
+    fake.no_locks = true;
+    assert_true(file_create(path, &kind, 0, name, sizeof(name)) >= 0);
+    assert_string_equal(name, path);
+    assert_string_equal(fake.said, "");
+    assert_true(file_create(path, &kind, 0, name, sizeof(name)) >= 0);
+    assert_string_equal(name, second);
+    assert_non_null(strstr(fake.said, "its file system has no locks"));
+    assert_int_equal(unlink(path) | unlink(second) | rmdir(folder), 0);
+}
+
+/* Another process renames the file between the open and the lock: what was opened is not what has the name now. */
+ISOLATED_CASE(test_renamed_before_the_lock)
+{
+    char folder[] = "/tmp/cupool-test-XXXXXX", path[64], first[64], name[64];
+    int fd;
+
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/t", folder);
+    snprintf(first, sizeof(first), "%s/t.1", folder);
+    put(path, "");
+    fake_start();
+    fake.renames[0] = path;
+    fake.renames[1] = first;
+    fd = file_create(path, &kind, 0, name, sizeof(name));
+    assert_string_equal(name, path);
+    assert_int_equal(write(fd, "ours", 4), 4);
+    assert_holds(path, "ours");
+    assert_holds(first, "");
+    assert_int_equal(unlink(path) | unlink(first) | rmdir(folder), 0);
+}
+
 /* Old bytes of the stack are no answer. */
 static __attribute__((noinline)) void stack_fill(void)
 {

@@ -158,6 +158,36 @@ ISOLATED_CASE(test_a_context_that_may_end, .environment = DECAY)
     assert_int_equal(get(LARGE), addr);
 }
 
+/* Events go with their context; a later one in its place has its own. */
+ISOLATED_CASE(test_a_context_after_another, .environment = DECAY)
+{
+    struct context *other;
+    unsigned int made;
+
+    start();
+    other = pooled(1);
+    put(get(LARGE));
+    atomic_fetch_add(&fake.ns, SECOND_NS);
+    get(LARGE);
+    made = fake.events_made;
+    context_gone(context_leaving(fake_context(1)), true);
+    assert_ptr_equal(pooled(4), other);
+    put(get(2 * LARGE));
+    assert_int_equal(fake.events_made, made + 1);
+}
+
+/* The event cannot be recorded: the error is told, and the driver does not get the pool's memory as its own. */
+ISOLATED_CASE(test_no_event, .environment = DECAY)
+{
+    uint64_t addr;
+
+    start();
+    addr = get(LARGE);
+    fake_fail(FN(cuCtxRecordEvent), CUDA_ERROR_UNKNOWN, 9);
+    assert_int_equal(serve_host_free(addr), SERVE_FAILED);
+    assert_int_equal(pinned.returned, 0);
+}
+
 /* More often than there are tokens. */
 ISOLATED_CASE(test_tokens_come_back, .environment = DECAY)
 {

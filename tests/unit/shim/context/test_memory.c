@@ -15,6 +15,31 @@ static uint64_t idle_of(int device)
     return context_idle_bytes(device, &used);
 }
 
+/* A neighbour does not get what only cuMemFree could give back. */
+READY_CASE(test_yield_without_deferring, .environment = ORDERED)
+{
+    assert_int_equal(pool_free(block(context, 3 * MIB)), 0);
+    atomic_store(&context->defers, false);
+    fake_log();
+    assert_int_equal(device_yield(0, now()), 0);
+    assert_null(strstr(fake_log(), "free"));
+    atomic_store(&context->defers, true);
+    assert_true(device_yield(0, now() + SECOND_NS) > 0);
+}
+
+/* Used is all that the driver has given and that is not idle, whatever the program has of it. */
+READY_CASE(test_used, .environment = ORDERED)
+{
+    struct pool_stats stats;
+    uint64_t used;
+
+    block(context, 1000);
+    pool_stats_get(context->pool, &stats);
+    context_idle_bytes(0, &used);
+    assert_int_equal(used, stats.held - stats.idle);
+    assert_true(used >= MIB);
+}
+
 READY_CASE(test_scarce, .environment = ORDERED)
 {
     assert_false(segment_ops.scarce(context));

@@ -206,3 +206,13 @@ ISOLATED_CASE(test_visit)
         assert_true(fake_thread_is_clean(NULL));
     }
 }
+
+/* NCCL that is loaded later may need it. */
+ISOLATED_CASE(test_front_before_nccl)
+{
+    fake_start();
+    fake.nccl = NULL;
+    assert_int_equal(nccl_front_needed(), 0);
+    fake.registers = true;
+    assert_true(nccl_front_needed() > 0);
+}

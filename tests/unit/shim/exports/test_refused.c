@@ -185,3 +185,31 @@ ISOLATED_CASE(test_ticket, .environment = ORDERED)
     assert_false(serve_ipc_open(&ticket, flags, &ptr, &opened));
     process_bypass_end();
 }
+
+static unsigned int creations;
+
+static int next_create_arrives(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *p,
+                               unsigned long long flags)
+{
+    *handle = 7;
+    if (creations++)
+        return CUDA_SUCCESS;
+    context_arrived(); /* another thread gives memory back */
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* A thread without a context tries again all the same. */
+ISOLATED_CASE(test_create_again, .environment = ORDERED " CUPOOL_VMM=1")
+{
+    const CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemGenericAllocationHandle handle = 0;
+
+    context_current(&fake.driver);
+    fake_current(NULL);
+    fake.driver.cuMemUnmap = fake.driver.cuMemAddressFree = (__typeof__(fake.driver.cuMemUnmap))next_ok;
+    fake.driver.cuMemRelease = (__typeof__(fake.driver.cuMemRelease))next_ok;
+    fake.next_of[REAL_cuMemCreate] = (void *)next_create_arrives;
+    assert_int_equal(cuMemCreate(&handle, 2 * MIB, &properties, 0), 0);
+    assert_int_equal(creations, 2);
+}

@@ -25,6 +25,7 @@
 #define MS    UINT64_C(1000000)
 
 void __real_trace_open(void);
+void __real_trace_event(const char *name, const char *format, ...);
 
 ISOLATED_CASE(test_rate)
 {
@@ -186,6 +187,34 @@ ISOLATED_CASE(test_thread_stays, .environment = "CUPOOL_TRACE_FILE=/dev/null CUP
         pthread_setcancelstate(before, &after);
         assert_int_equal(after, cancel);
     }
+}
+
+/* Whether a line is lost, when the disk is full just before its newline, or when it is too long for an event. */
+ISOLATED_CASE(test_dropped, .count = 2)
+{
+    static const char line[] = "{\"e\":\"test\"}\n";
+    const bool is_long = *state;
+    char folder[] = "/tmp/cupool-test-XXXXXX", path[64], text[4096] = "";
+    FILE *file;
+
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/t", folder);
+    setenv("CUPOOL_TRACE_FILE", path, 1);
+    fake_start();
+    __real_trace_open();
+    fake.writes_short = !is_long;
+    if (is_long)
+        __real_trace_event("test", "\"n\":%1000d", 1);
+    else
+        trace_file_put_event(line, strlen(line), 0);
+    trace_close();
+    file = fopen(path, "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
+    fclose(file);
+    assert_int_equal(strstr(text, "\n{\"e\":\"test\"}\n") != NULL, !is_long);
+    assert_non_null(strstr(text, is_long ? ",\"dropped\":1}" : ",\"dropped\":0}"));
+    assert_int_equal(unlink(path) | rmdir(folder), 0);
 }
 
 static struct record *unpublished;
