@@ -219,7 +219,7 @@ static ncclResult_t tell_state(ncclComm_t comm, ncclResult_t *error)
     return asked.result;
 }
 
-/* Whoever waits for a communicator that is at work does not wait for one of which NCCL does not say it. */
+/* No wait for the end of its work lasts for ever because NCCL does not say whether it is at work. */
 ISOLATED_CASE(test_state)
 {
     static const struct real_nccl its = {.ncclCommGetAsyncError = tell_state};
