@@ -168,6 +168,8 @@ SCENARIO(later)
                 called = 1;
         } else {
             CU(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeRelaxed));
+            if (cudaFreeAsync(other, r->stream) == cudaSuccess || cudaGetLastError() == cudaSuccess)
+                FAIL("a graph frees what none has allocated");
             CU(cudaFree(other));
         }
         if (cudaFree(other) != cudaErrorInvalidValue || cudaGetLastError() != cudaErrorInvalidValue)

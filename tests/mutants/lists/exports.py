@@ -7,6 +7,10 @@ from mutant import Mutant
 MUTANTS = [
     Mutant("switch: a thread that works on an import may be cancelled", ["switch / Wrong.test_threads_that_are_cancelled"], [
         ("pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &call->cancel);", "call->cancel = PTHREAD_CANCEL_ENABLE;")]),
+    Mutant("pinned memory: flags that the driver does not know are pooled", ["pinned / Flags.test_unknown_ones"], [
+        ("if (ptr && flags < HOST_MEMORY_PLAIN && process_hooks_driver()", "if (ptr && process_hooks_driver()")]),
+    Mutant("NCCL: a stream that captures frees what is registered", ["nccl_used / Used.test_freed_when_it_cannot_go"], [
+        ("return !capture_active_on(stream) && direct_free", "return direct_free")]),
     Mutant("virtual memory that NCCL exports is kept", ["vmm_kept / Kept.test_memory_that_nccl_exports_is_not_kept"], [
         ("if (!result && cache && caller_is_outside(caller_of(CALLER)))", "if (false)")]),
     Mutant("virtual memory: addresses that are asked for again are kept", ["vmm_kept / Kept.test_addresses_that_are_asked_for_again"], [

@@ -8,6 +8,8 @@ MUTANTS = [
     # --- NCCL ---
     Mutant("NCCL: a communicator that was not revoked stays closed", ["nccl_rows / Rows.test_ends"], [
         ("nccl_reg_comm_reopen(nccl_registry(), comm);", ";")]),
+    Mutant("NCCL: a communicator whose state it does not say is at work for ever", ["shim_nccl_memory"], [
+        ("return !result && !now ? 0 : !result && now == ncclInProgress ?", "return !result && !now ? 0 : now == ncclInProgress ?")]),
     Mutant("NCCL: a communicator that a group is to end has gone before", ["nccl_rows / Rows.test_ends"], [
         ("struct ending *one = nccl_reg_group_depth() ? malloc(sizeof(*one)) : NULL;", "struct ending *one = NULL;")]),
     Mutant("NCCL: a call that is no operation does not use its communicator", ["nccl_rows / Rows.test_used"], [

@@ -9,6 +9,8 @@ MUTANTS = [
     Mutant("the runtime is told the driver's own functions while ours are being found", ["hang / Hang.test_many_threads"], [
         ("if (!lock_take_within(&real.lock, FILL_WAIT_NS)) { atomic_store(&real.tried, true); return NULL; }",
          "if (!lock_try(&real.lock)) return NULL;")], 60),
+    Mutant("callers: a class is remembered while a library goes", ["caller"], [
+        ("if (!atomic_load(&unloading) && atomic_load(&generation) == now)", "if (atomic_load(&generation) == now)")]),
     Mutant("the runtime's functions are looked for in the middle of a request", ["hang / Hang.test_a_constructor_that_waits_for_a_thread"], [
         ("driver_fill(handle); next_fill();", "driver_fill(handle); (void)next_fill;")]),
 

@@ -9,6 +9,12 @@ MUTANTS = [
     Mutant("exit ends no further than a cancelled thread", ["hang / Hang.test_exit_by_a_cancelled_thread"], [
         ("pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); while ((rc = pthread_tryjoin_np",
          "pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel); while ((rc = pthread_tryjoin_np")]),
+    Mutant("the timer of CUPOOL_STATS drifts", ["shim_stats"], [
+        ("stats.next += stats.period * ((now - stats.next) / stats.period + 1);", "stats.next = now + stats.period;")]),
+    Mutant("the hits of no requests are some", ["stats / Contexts.test_no_request_was_pooled"], [
+        ("return allocs ? digits_tenths(hits * 1000, allocs) : 0;", "return digits_tenths(hits * 1000, allocs + !allocs) + !allocs;")]),
+    Mutant("a request that would fit exactly meets CUPOOL_LIMIT", ["oom_report / Numbers.test_within_the_limit"], [
+        ("if (limit && p->held_here + need > limit)", "if (limit && p->held_here + need >= limit)")]),
     Mutant("exit waits for a job that does not end", ["background"], [
         ("== EBUSY && now_ns() < limit)", "== EBUSY)")]),
     Mutant("guard bytes: not looked at where a free does not wait", ["hang / Hang.test_guard_bytes_are_looked_at_where_a_free_does_not_wait"], [

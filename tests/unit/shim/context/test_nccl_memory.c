@@ -2,6 +2,7 @@
 /* test_nccl_memory.c - shim/nccl/comms.c and shim/context/segment_driver.c: segments from ncclMemAlloc, and which of
  * them may not go back because a graph that was captured since may have them registered. */
 
+#include "nccl/register_calls.h"
 #include "ready.h"
 
 #define NCCL    ORDERED " CUPOOL_BACKEND=nccl"
@@ -215,4 +216,35 @@ ISOLATED_CASE(test_front_before_nccl)
     assert_int_equal(nccl_front_needed(), 0);
     fake.registers = true;
     assert_true(nccl_front_needed() > 0);
+}
+
+static struct {
+    ncclResult_t result, now;
+} asked;
+
+static ncclResult_t tell_state(ncclComm_t comm, ncclResult_t *error)
+{
+    if (!asked.result)
+        *error = asked.now;
+    return asked.result;
+}
+
+/* No wait for the end of its work lasts for ever because NCCL does not say whether it is at work. */
+ISOLATED_CASE(test_state)
+{
+    static const struct real_nccl its = {.ncclCommGetAsyncError = tell_state};
+    static const struct {
+        ncclResult_t result, now;
+        int rc;
+    } rows[] = {{ncclSuccess, ncclSuccess, 0},
+                {ncclSuccess, ncclInProgress, -EINPROGRESS},
+                {ncclSuccess, ncclInvalidArgument, -EIO},
+                {ncclInvalidArgument, ncclSuccess, -EIO}};
+
+    fake_start();
+    for (unsigned int i = 0; i < COUNT(rows); i++) {
+        asked.result = rows[i].result;
+        asked.now = rows[i].now;
+        assert_int_equal(nccl_comm_state(&its, NULL), rows[i].rc);
+    }
 }

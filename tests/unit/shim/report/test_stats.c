@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include "isolated.h"
+#include "report/stats.h"
 #include "report/unpooled.h"
 #include "serve/serve.h"
 
@@ -14,6 +15,19 @@ ISOLATED_CASE(test_signal, .environment = "CUPOOL_STATS=signal:USR2")
     assert_int_equal(fake.futexes, 0);
     raise(SIGUSR2);
     assert_int_equal(fake.futexes, 1);
+}
+
+/* A table that comes late makes the next ones no later; those that were missed are left out. */
+ISOLATED_CASE(test_timer, .environment = "CUPOOL_STATS=timer:1s")
+{
+    uint64_t first;
+
+    serve_begin();
+    first = stats_due(SECOND_NS);
+    stats_tick(first + SECOND_NS / 2);
+    assert_int_equal(stats_due(0), first + SECOND_NS);
+    stats_tick(first + 3 * SECOND_NS);
+    assert_int_equal(stats_due(0), first + 4 * SECOND_NS);
 }
 
 ISOLATED_CASE(test_unpooled_text)
