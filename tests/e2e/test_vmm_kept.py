@@ -141,6 +141,10 @@ class Kept(Base):
         self.assertEqual(done.out, f"taken 0\ntrimmed {12 * UNIT}\ntrimmed 0\n")
         self.assertEqual(self.made(done), [6] * 7)
 
+    def test_a_pause_gives_all_back(self) -> None:
+        done = self.run_kept("loop:1", "pause", "trim", CUPOOL_BACKEND="vmm")
+        self.assertEqual(done.out, "taken 0\npaused 0\ntrimmed 0\n")
+
     def test_another_device(self) -> None:
         """The driver refuses memory of a device that is not the current one, and that is all kept."""
         self.assertEqual(self.both("elsewhere").counts["cuMemUnmap"], 1)

@@ -317,6 +317,13 @@ static void trim(void)
         printf("trimmed %lld\n", (long long)call(-1));
 }
 
+static void pause_device(void)
+{
+    int (*call)(int device, unsigned int flags) = (int (*)(int, unsigned int))dlsym(RTLD_DEFAULT, "cupool_lib_pause");
+    if (call)
+        printf("paused %d\n", call(device, /* CUPOOL_KEEP */ 1));
+}
+
 /* Memory of a device whose context is not current. */
 static void elsewhere(void)
 {
@@ -440,6 +447,8 @@ static bool takes(const char *word)
 
     if (strcmp(word, "contents") == 0) {
         contents_stay = true;
+    } else if (strcmp(word, "pause") == 0) {
+        pause_device();
     } else if (sscanf(word, "loop:%llu", &n) == 1) {
         loop((int)n);
     } else if (sscanf(word, "once:%llu", &n) == 1) {

@@ -497,6 +497,4 @@ MUTANTS = [
         ("used += stats.held - stats.idle;", "used += stats.live;")]),
     Mutant("no bytes in front of memory where NCCL is loaded later", ["shim_nccl_memory"], [
         ("(!nccl || nccl_kinds_matter(nccl)) ? FRONT_BYTES : 0;", "nccl && nccl_kinds_matter(nccl) ? FRONT_BYTES : 0;")]),
-    Mutant("pinned memory: an event of a context that has gone is recorded", ["shim_host_memory"], [
-        ("!token->events[entry].event || token->events[entry].life != life", "!token->events[entry].event")]),
 ]

@@ -39,4 +39,8 @@ MUTANTS = [
         ("token->count > 1 ? now_ns() + ORDER_OTHERS_WAIT_NS : UINT64_MAX", "UINT64_MAX")]),
     Mutant("pinned: memory that the program has unregistered stays mapped", ["shim_host_memory"], [
         ("(!result || result == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)", "!result")]),
+    Mutant("pinned memory: an event of a context that has gone is recorded", ["shim_host_memory"], [
+        ("!token->events[entry].event || token->events[entry].life != life", "!token->events[entry].event")]),
+    Mutant("kept virtual memory stays through a pause", ["vmm_kept / Kept.test_a_pause_gives_all_back"], [
+        ("vmm_kept_trim(change->device);", "", "trim_and_suspend")]),
 ]

@@ -62,4 +62,6 @@ MUTANTS = [
         ("return i < table->count && table->entries[i].addr - addr < size ? &table->entries[i] : NULL;", "return NULL;")]),
     Mutant("used memory: peers map cudaMalloc's", ["nccl_used / Used.test_as_the_pool_does"], [
         (".plain = owner != NULL, .own = true", ".plain = false, .own = true")]),
+    Mutant("an abort that NCCL refuses leaves the communicator open", ["shim_refused"], [
+        ("how != NCCL_END_SILENT && result == ncclInvalidArgument", "result == ncclInvalidArgument")]),
 ]

@@ -7,6 +7,8 @@
 #include "context/capture_gate.h"
 #include "context/room.h"
 #include "isolated.h"
+#include "nccl/comms.h"
+#include "nccl/register_calls.h"
 #include "serve/ipc_handles.h"
 #include "serve/serve.h"
 
@@ -207,9 +209,26 @@ ISOLATED_CASE(test_create_again, .environment = ORDERED " CUPOOL_VMM=1")
 
     context_current(&fake.driver);
     fake_current(NULL);
-    fake.driver.cuMemUnmap = fake.driver.cuMemAddressFree = (__typeof__(fake.driver.cuMemUnmap))next_ok;
-    fake.driver.cuMemRelease = (__typeof__(fake.driver.cuMemRelease))next_ok;
+    fake.driver.cuMemUnmap = fake.driver.cuMemAddressFree = (void *)next_ok;
+    fake.driver.cuMemRelease = (void *)next_ok;
     fake.next_of[REAL_cuMemCreate] = (void *)next_create_arrives;
     assert_int_equal(cuMemCreate(&handle, 2 * MIB, &properties, 0), 0);
     assert_int_equal(creations, 2);
+}
+
+/* An abort ends a communicator whatever it returns: no registration is made with it any more. */
+ISOLATED_CASE(test_abort)
+{
+    const struct nccl_reg_comm_info info = {.device = 0};
+    static const struct nccl_reg_ops ops;
+    struct nccl_reg_comm_info got;
+    struct nccl_reg *reg;
+    char comm[64];
+
+    assert_int_equal(nccl_reg_create(&ops, &reg), 0);
+    atomic_store(&nccl_registry_private, reg);
+    assert_int_equal(nccl_reg_comm_add(nccl_registry(), comm, &info), 0);
+    nccl_comm_ends((ncclComm_t)(void *)comm, NCCL_END_SILENT);
+    nccl_comm_ended((ncclComm_t)(void *)comm, NCCL_END_SILENT, ncclInvalidArgument);
+    assert_int_equal(nccl_reg_comm_get(nccl_registry(), comm, &got), -ENOENT);
 }
