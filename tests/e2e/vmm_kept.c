@@ -8,7 +8,6 @@
  * Output: results and contents, and free memory compared with the beginning; nothing that depends on addresses, so it
  * is the same with and without the library. Exit status 1: a call that must succeed has failed, or data was wrong.
  */
-
 #include "vmm_kept.h"
 
 static CUcontext context;
@@ -374,36 +373,6 @@ static void reset(void)
     give(&live);
 }
 
-static void *one_thread(void *arg)
-{
-    struct buffer b[3];
-
-    OK(cuCtxSetCurrent(context));
-    for (int round = 0; round < 100; round++) {
-        const unsigned char byte = (unsigned char)(round + 50 * (int)(intptr_t)arg);
-
-        for (int i = 0; i < 3; i++) {
-            b[i] = take((1 + (size_t)(round + i) % 3) * UNIT);
-            fill(&b[i], (unsigned char)(byte + i));
-        }
-        for (int i = 0; i < 3; i++) {
-            check(&b[i], (unsigned char)(byte + i));
-            give(&b[i]);
-        }
-    }
-    return NULL;
-}
-
-static void threads(void)
-{
-    pthread_t thread[4];
-
-    for (intptr_t i = 0; i < 4; i++)
-        pthread_create(&thread[i], NULL, one_thread, (void *)i); /* NOLINT(performance-no-int-to-ptr) */
-    join_all(thread, 4);
-    info();
-}
-
 /* CUDA does not work in the child. */
 static void forked(void)
 {
@@ -447,8 +416,6 @@ static bool takes(const char *word)
 
     if (strcmp(word, "contents") == 0) {
         contents_stay = true;
-    } else if (strcmp(word, "pause") == 0) {
-        pause_device();
     } else if (sscanf(word, "loop:%llu", &n) == 1) {
         loop((int)n);
     } else if (sscanf(word, "once:%llu", &n) == 1) {
@@ -490,7 +457,8 @@ int main(int argc, char **argv)
                  {"within", asked_from_within},
                  {"called_back", called_back},
                  {"by_nccl", exported_by_nccl},
-                 {"there", at_its_addresses}};
+                 {"there", at_its_addresses},
+                 {"pause", pause_device}};
     size_t total;
 
     OK(cuInit(0));

@@ -35,6 +35,7 @@ void check(const struct buffer *b, unsigned char byte);
 void info(void);
 
 void random_program(uint64_t seed);
+void threads(void);
 /* A library asks about an address that the driver is about to unmap. */
 void asked_from_within(void);
 /* vmm_retains.c: a handle of what is exported; 0: a call has failed. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vmm_kept_random.c - a random program of correct calls: eight buffers that are taken and given up, also in part. */
+/* vmm_kept_random.c - a random program of correct calls: eight buffers that are taken and given up, also in part; and
+ * four threads that take and give up buffers. */
 
 #include "vmm_kept.h"
 
@@ -176,4 +177,39 @@ void at_its_addresses(void)
     give(&b);
     OK(cuMemAddressReserve(&at, UNIT, 0, b.at, 0));
     OK(cuMemAddressFree(at, UNIT));
+}
+
+/* --- threads --- */
+
+static CUcontext shared;
+
+static void *one_thread(void *arg)
+{
+    struct buffer b[3];
+
+    OK(cuCtxSetCurrent(shared));
+    for (int round = 0; round < 100; round++) {
+        const unsigned char byte = (unsigned char)(round + 50 * (int)(intptr_t)arg);
+
+        for (int i = 0; i < 3; i++) {
+            b[i] = take((1 + (size_t)(round + i) % 3) * UNIT);
+            fill(&b[i], (unsigned char)(byte + i));
+        }
+        for (int i = 0; i < 3; i++) {
+            check(&b[i], (unsigned char)(byte + i));
+            give(&b[i]);
+        }
+    }
+    return NULL;
+}
+
+void threads(void)
+{
+    pthread_t thread[4];
+
+    OK(cuCtxGetCurrent(&shared));
+    for (intptr_t i = 0; i < 4; i++)
+        pthread_create(&thread[i], NULL, one_thread, (void *)i); /* NOLINT(performance-no-int-to-ptr) */
+    join_all(thread, 4);
+    info();
 }

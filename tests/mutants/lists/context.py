@@ -442,43 +442,6 @@ MUTANTS = [
     Mutant("ipc: a descriptor that comes with an empty message stays open", ["ipc / Messages.test_a_wrong_exporter"], [
         ("if (rc && *ret_fd >= 0)", "if (0)")]),
 
-    # --- memory of other processes at reserved addresses ---
-    Mutant("switch: all exporters are asked one after the other", ["insert"], [
-        ("while (exporter && !ipc_name_equal(&exporter->station, station))", "while (0)")]),
-    Mutant("switch: an exporter that is asked is forgotten with its last import", ["insert"], [
-        ("last = !--exporter->uses;", "last = --exporter->uses <= 1;")]),
-    Mutant("switch: a withdrawal does not wait", ["insert", "switch / Models.test_the_withdrawal_waits"], [
-        ("result = context_wait_all(WAIT_NO_LIMIT, &late);", "result = CUDA_SUCCESS; (void)late;")]),
-    Mutant("switch: memory is withdrawn in a capture", ["insert", "switch / Beside.test_a_capture"], [
-        ("if (capture_active_now()) return -EBUSY; context_current(driver);", "context_current(driver);")]),
-    Mutant("switch: what is not withdrawn counts as away", ["insert", "switch_ends / Faults.test_of_a_withdrawal"], [
-        ("state_set(import, rc ? INSERTED : OUTSIDE);", "state_set(import, OUTSIDE);")]),
-    Mutant("switch: what is not inserted counts as there", ["insert", "switch_ends / Faults.test_of_an_insert"], [
-        ("state_set(import, rc ? OUTSIDE : INSERTED);", "state_set(import, INSERTED);")]),
-    Mutant("switch: an import is inserted at two places", ["insert", "switch / Wrong.test_arguments"], [
-        ("else if (import->state != OUTSIDE || is_used(at, import->size))", "else if (is_used(at, import->size))")]),
-    Mutant("switch: an import is inserted where another one is", ["insert"], [
-        ("else if (import->state != OUTSIDE || is_used(at, import->size))", "else if (import->state != OUTSIDE)")]),
-    Mutant("switch: an import reaches beyond its range", ["insert"], [
-        ("!is_reserved(at, import->size))", "!is_reserved(at, 1))")]),
-    Mutant("switch: a place is anywhere in a page", ["insert", "switch / Wrong.test_arguments"], [
-        ("if (!import || at % POOL_SEGMENT_UNIT || !is_reserved", "if (!import || !is_reserved")]),
-    Mutant("switch: what is inserted is closed", ["insert", "switch / Wrong.test_arguments"], [
-        ("rc = !import ? -EINVAL : import->state != OUTSIDE ? -EBUSY : 0;", "rc = !import ? -EINVAL : 0;")]),
-    Mutant("switch: two threads withdraw it", ["insert"], [
-        ("rc = !import ? -EINVAL : import->state != INSERTED ? -EBUSY : 0;", "rc = !import ? -EINVAL : 0;")]),
-    Mutant("switch: a range goes with what is inserted", ["insert", "switch / Wrong.test_arguments"], [
-        ("rc = !range ? -EINVAL : is_used(addr, range->size) ? -EBUSY : 0;", "rc = !range ? -EINVAL : 0;")]),
-    Mutant("switch: memory that is of no use stays granted", ["insert", "switch_ends / Faults.test_of_an_import"], [
-        ("if (rc) { let_go(import); return rc; } *ret_size", "if (rc) { free(import); return rc; } *ret_size")]),
-    Mutant("switch: an exporter that has just ended is an error without a name", ["insert", "switch_ends / Deaths.test_the_exporter_while_it_is_inserted"], [
-        ("rc == -ECONNREFUSED || rc == -ECONNRESET || rc == -EPIPE ?", "rc == -ECONNREFUSED ?")]),
-    Mutant("switch: memory that begins elsewhere is taken", ["insert", "switch / Wrong.test_blocks_that_are_not_exported"], [
-        ("if (grant->how != IPC_DESCRIPTOR || grant->offset ||", "if (grant->how != IPC_DESCRIPTOR ||")]),
-    Mutant("switch: a mapping without access stays", ["switch_ends / Faults.test_of_an_insert"], [
-        ("if (!result && (result = driver->cuMemSetAccess(addr, size, &access, 1))) driver->cuMemUnmap(addr, size); return result; }",
-         "if (!result) result = driver->cuMemSetAccess(addr, size, &access, 1); return result; }")]),
-
     Mutant("a wait where nothing was pooled fails if a device is reset meanwhile", ["shim_waits"], [
         ("return result && primary_is_active(driver, device) ? result : CUDA_SUCCESS;", "return result;")]),
     Mutant("a context that has taken the handle of an ended one is taken for it", ["shim_ending"], [
