@@ -85,6 +85,7 @@ SCENARIO(mapped)
         ring(r, from + MIB, from);
         r->comm = second;
         all_gather(r, from, to);
+        OK(cuMemFree(m.at) != CUDA_ERROR_INVALID_VALUE); /* that is for memory of cuMemAlloc */
         unmap(&m);
     }
     from = map_new(r, &m);

@@ -6,6 +6,8 @@ from mutant import Mutant
 
 MUTANTS = [
     # --- NCCL ---
+    Mutant("NCCL: cuMemFree gives up mapped memory", ["nccl_used / Used.test_mapped"], [
+        ("if (entry && !entry->context) /* mapped memory: the driver does not free it by cuMemFree */ entry = NULL;", "")]),
     Mutant("NCCL: a communicator that was not revoked stays closed", ["nccl_rows / Rows.test_ends"], [
         ("nccl_reg_comm_reopen(nccl_registry(), comm);", ";")]),
     Mutant("NCCL: a communicator whose state it does not say is at work for ever", ["shim_nccl_memory"], [
