@@ -50,10 +50,16 @@ EXPORT cudaError_t cudaMalloc(void **ptr, size_t size)
 }
 
 /* For a call of the runtime that natively gives a thread without a context one. */
-static void context_give(const void *caller)
+static __attribute__((noinline, cold)) void context_give_now(const void *caller)
 {
     if (serve_lacks_context())
         BYPASS(real_runtime(cudaFree, caller)(NULL));
+}
+
+static inline void context_give(const void *caller)
+{
+    if (!serve_had_context)
+        context_give_now(caller);
 }
 
 static cudaError_t free_failed(enum serve_verdict verdict, const void *caller)

@@ -309,16 +309,17 @@ enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
     }
 }
 
+__thread bool serve_had_context;
+
 bool serve_lacks_context(void)
 {
-    static __thread bool had __attribute__((tls_model("initial-exec")));
-    const struct real_driver *driver = had ? NULL : real_driver_get();
+    const struct real_driver *driver = serve_had_context ? NULL : real_driver_get();
     CUcontext handle = NULL;
 
     if (!driver || driver->cuCtxGetCurrent(&handle)) /* if the driver fails here, its error is not the program's */
         return false;
-    had = handle != NULL;
-    return !had && !capture_active();
+    serve_had_context = handle != NULL;
+    return !serve_had_context && !capture_active();
 }
 
 unsigned int serve_arrivals(void)

@@ -58,9 +58,10 @@ void serve_ipc_tick(uint64_t now);
 
 /*
  * For a pooled call of the runtime that natively would have given the thread a context: true if the thread has none,
- * and making one disturbs no capture. The answer is cached once the thread has had one.
+ * and making one disturbs no capture. Once the thread has been seen to have one, serve_had_context says so.
  */
 bool serve_lacks_context(void);
+extern __thread bool serve_had_context __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 /* For a call that is not pooled and that the driver refused for lack of memory; `before` is serve_arrivals() before the
  * call. True if the call may succeed now. */

@@ -32,7 +32,7 @@ MUTANTS = [
 
     # --- errors ---
     Mutant("a thread without a context gets one beside a capture", ["capture_beside shared preloaded / beside_global_free"], [
-        ("return !had && !capture_active();", "return !had;")]),
+        ("return !serve_had_context && !capture_active();", "return !serve_had_context;")]),
     Mutant("cudaMalloc of 0 bytes is pooled", ["faults / Faults.test_without_faults"], [
         ("if (!size || process_is_passive())", "if (process_is_passive())")]),
     Mutant("what was freed before a capture is not asked for", ["oom static relaxed"], [
@@ -83,7 +83,7 @@ MUTANTS = [
         ("pool_disown(addr, size); caller = serve_caller(caller);", "caller = serve_caller(caller);")]),
 
     Mutant("a thread without a context gets one during a capture", ["shim_refused"], [
-        ("return !had && !capture_active();", "return !had;")]),
+        ("return !serve_had_context && !capture_active();", "return !serve_had_context;")]),
     Mutant("other processes are not asked for what the limit has refused", ["shim_refused"], [
         ("has_asked = rc == -ENOMEM;", "has_asked = true;")]),
     Mutant("a parked block whose context goes is released again and again", ["shim_ending"], [
