@@ -110,6 +110,13 @@ class Done:
         return [line.split(": ", 1)[1] for line in self.err.split("\n") if line.startswith("cupool[")]
 
 
+def stop(pid: int) -> None:
+    """Returns once no thread of the process runs."""
+    os.kill(pid, signal.SIGSTOP)
+    while any(") T" not in path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")):
+        time.sleep(0.001)
+
+
 class Case(unittest.TestCase):
     maxDiff = None
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Optional
 
-from e2e import BIN, LIB, MIB, TIMEOUT, Case
+from e2e import BIN, LIB, MIB, TIMEOUT, Case, stop
 
 UNIT = 2 * MIB  # what virtual memory is mapped in
 
@@ -74,9 +74,7 @@ class Process:
 
     def stop(self) -> None:
         """Returns once no thread of it runs."""
-        os.kill(self.pid, signal.SIGSTOP)
-        while any(") T" not in path.read_text() for path in Path(f"/proc/{self.pid}/task").glob("*/stat")):
-            time.sleep(0.001)
+        stop(self.pid)
 
     def kill(self) -> None:
         self.child.kill()

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from e2e import BIN, LIB, MIB, SOURCE, TIMEOUT, Case, Word
+from e2e import BIN, LIB, MIB, SOURCE, TIMEOUT, Case, Word, stop
 from ipc_process import Process
 
 CTL = SOURCE / "scripts" / "cupool-ctl"
@@ -180,7 +180,7 @@ class Others(Base):
 
     def test_one_is_stopped(self) -> None:
         willing, other = self.start("alloc:600"), self.start("alloc:600")
-        other.send_signal(signal.SIGSTOP)
+        stop(other.pid)
         for command in ("list", "stats", "pause", "resume", "trim"):
             done = self.ctl(command, "--all", "--timeout=0.3", "--slow=0.3", rc=1)
             self.assertIn(f"process {other.pid} does not answer; perhaps it is stopped", done.stderr)
@@ -193,7 +193,7 @@ class Others(Base):
     def test_nobody_waits_for_it(self) -> None:
         """Where cupool-ctl has gone before a process came to its request, or before it had paused, it is not paused: nobody would resume it."""
         stopped, deaf = self.start("alloc:600"), self.start("alloc:600")
-        stopped.send_signal(signal.SIGSTOP)
+        stop(stopped.pid)
         for pid, flags in ((stopped.pid, 2), (deaf.pid, 1)):
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
                 peer.connect(str(self.dir / f"cupool-{pid}.sock"))

@@ -15,7 +15,7 @@ import unittest
 from pathlib import Path
 from typing import Any, Optional
 
-from e2e import BIN, LIB, MIB, SIM, TIMEOUT, Case, Trace, station_of
+from e2e import BIN, LIB, MIB, SIM, TIMEOUT, Case, Trace, station_of, stop
 
 NCCL_LIB = LIB.with_name("libcupool-nccl.so")
 SIMNCCL = Path(os.environ["E2E_SIMNCCL"])
@@ -216,7 +216,7 @@ class Refused(Base):
         """It costs the bound of the wait, and nothing once its queue is full; it gives when it goes on."""
         other = self.idle()
         asker = Process(self, CUPOOL_NEIGHBOURS="100")
-        os.kill(other.child.pid, signal.SIGSTOP)
+        stop(other.child.pid)
         for _ in range(20):
             self.assertEqual(asker.alloc(), REFUSED)
         os.kill(other.child.pid, signal.SIGCONT)
