@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_nccl_reg.c - registrations: when they are made and undone, and when not. What operations of different kinds need
+/* test_nccl_reg.c - registrations: when they are made and undone, and when not. Needs of different operations
  * is in test_nccl_kinds.c, what happens under calls in test_nccl_ends.c. */
 #include "nccl_unit.h"
 
