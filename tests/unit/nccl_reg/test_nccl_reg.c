@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_nccl_reg.c - registrations: when they are made and undone, and when not. Needs of different operations
- * is in test_nccl_kinds.c, what happens under calls in test_nccl_ends.c. */
+/* test_nccl_reg.c - registrations: when they are made and undone, and when not. Operations of different kinds are in
+ * test_nccl_kinds.c, communicators that begin or end under calls in test_nccl_ends.c. */
 #include "nccl_unit.h"
 
 CASE(early_and_late)
