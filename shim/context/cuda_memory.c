@@ -11,6 +11,7 @@
 #include "context/enter.h"
 #include "context/own_stream.h"
 #include "context/pins.h"
+#include "context/returning.h"
 
 bool cuda_memory_defers(const struct real_driver *driver, int device)
 {
@@ -38,6 +39,8 @@ static bool put(struct context *context, uint64_t addr, size_t size)
 
     result = context_enter(context, &visit);
     stream = result || !atomic_load(&context->defers) ? NULL : own_stream(context);
+    if (stream)
+        returning_add(driver, addr);
     /*
      * cuMemFree waits for the device, including work launched after the program's own free, and holds up every launch
      * meanwhile. cuMemFreeAsync on our own stream does neither: the stream waits only for the work that the frees have

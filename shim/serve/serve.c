@@ -25,6 +25,7 @@
 #include "context/neighbours.h"
 #include "context/pins.h"
 #include "context/registry.h"
+#include "context/returning.h"
 #include "context/wait_device.h"
 #include "lock.h"
 #include "nccl/direct.h"
@@ -201,6 +202,14 @@ static inline bool thread_is_answered(void)
     return answered || !driver;
 }
 
+/* A free of memory that no pool has. The driver would free a segment a second time that is on its way back to it. */
+static __attribute__((noinline, cold)) enum serve_verdict free_elsewhere(uint64_t addr)
+{
+    const struct real_driver *driver = real_driver_get();
+
+    return driver && returning_is(driver, addr) ? SERVE_INVALID : SERVE_FORWARD;
+}
+
 static enum serve_verdict free_with(int (*release)(uint64_t addr), uint64_t addr)
 {
     struct pins *own;
@@ -221,7 +230,7 @@ static enum serve_verdict free_with(int (*release)(uint64_t addr), uint64_t addr
     case 0:
         return SERVE_DONE;
     case -ENOENT:
-        return SERVE_FORWARD;
+        return free_elsewhere(addr);
     case -EINVAL:
         return SERVE_INVALID;
     default:

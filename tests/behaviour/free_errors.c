@@ -63,6 +63,27 @@ BT_TEST(interior)
     return 0;
 }
 
+/* cupool gives the memory of an exported block back at once. The driver may still know its address. */
+BT_TEST(twice_exported)
+{
+    cudaIpcMemHandle_t handle;
+    char *p;
+
+    for (int i = 0; i < 4; i++) {
+        OK(cudaMalloc((void **)&p, 20 << 20));
+        OK(cudaMemset(p, i, 1 << 20));
+        OK(cudaIpcGetMemHandle(&handle, p));
+        OK(cudaFree(p));
+        TRY(refused(p));
+        OK(cudaDeviceSynchronize());
+        TRY(refused(p));
+        /* Memory that the driver has put there since is freed. */
+        OK(cudaMallocAsync((void **)&p, 20 << 20, NULL));
+        OK(cudaFree(p));
+    }
+    return 0;
+}
+
 BT_TEST(twice)
 {
     static const size_t sizes[] = {100, N, 3 << 20};

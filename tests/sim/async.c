@@ -87,6 +87,7 @@ static CUresult give_back(CUdeviceptr ptr, CUstream handle, bool pt)
     SIM_LOCKED();
     CUresult r = sim_stream_resolve(handle, pt, &s);
     struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
+    sim_freed_again(a, ptr);
     /* While the stream captures, only memory of the graph may be freed, of which there is none. */
     if (r == CUDA_SUCCESS &&
         (s->cap || !a || a->addr != ptr || a->freeing || (a->kind != SIM_MEM_ASYNC && a->kind != SIM_MEM_DEVICE)))
@@ -94,10 +95,10 @@ static CUresult give_back(CUdeviceptr ptr, CUstream handle, bool pt)
     if (r == CUDA_SUCCESS)
         r = sim_capture_unsafe();
     if (r == CUDA_SUCCESS) {
-        a->freeing = true;
+        a->freeing = a->returning = true;
         r = sim_submit(s, &w, false);
         if (r != CUDA_SUCCESS && (a = sim_alloc_find(ptr)))
-            a->freeing = false;
+            a->freeing = a->returning = false;
     }
     return r;
 }

@@ -50,6 +50,7 @@ static CUresult give_back(uint64_t addr, unsigned kinds)
     SIM_LOCKED();
     struct sim_alloc *a = sim_alloc_find(addr);
     CUresult r = sim_current(&ctx);
+    sim_freed_again(a, addr);
     if (r == CUDA_ERROR_INVALID_CONTEXT)
         r = CUDA_SUCCESS;
     if (r == CUDA_SUCCESS)

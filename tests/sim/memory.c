@@ -156,6 +156,14 @@ struct sim_alloc *sim_alloc_find(uint64_t addr)
     return a && !a->dead && addr - a->addr < a->size ? a : NULL;
 }
 
+void sim_freed_again(const struct sim_alloc *a, uint64_t addr)
+{
+    if (!a || a->addr != addr || !a->returning)
+        return;
+    fprintf(stderr, "simgpu: memory at %#llx is freed again while it is on its way back\n", (unsigned long long)addr);
+    abort();
+}
+
 struct sim_alloc *sim_alloc_range(uint64_t addr, size_t n)
 {
     struct sim_alloc *a = sim_alloc_find(addr);

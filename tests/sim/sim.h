@@ -120,6 +120,7 @@ struct sim_alloc {
     size_t range_size;
     struct sim_alloc *next, *prev; /* in its context */
     struct sim_alloc *leaving;     /* in its stream */
+    bool returning;                /* by cuMemFreeAsync */
 };
 
 /* CUDA_SUCCESS or CUDA_ERROR_OUT_OF_MEMORY. VMM and IPC get addresses only. */
@@ -133,6 +134,9 @@ struct sim_alloc *sim_alloc_split(struct sim_alloc *a, size_t at);
 void sim_alloc_join(struct sim_alloc *a, struct sim_alloc *next);
 /* The allocation that contains addr, or NULL. */
 struct sim_alloc *sim_alloc_find(uint64_t addr);
+/* A second free of memory that cuMemFreeAsync has freed and that has not arrived: an H100 accepts it and crashes later.
+ * Here the process ends at once. */
+void sim_freed_again(const struct sim_alloc *a, uint64_t addr);
 /* The allocation that contains all n bytes from addr, or NULL. */
 struct sim_alloc *sim_alloc_range(uint64_t addr, size_t n);
 bool sim_is_device_va(uint64_t addr);

@@ -31,6 +31,11 @@ MUTANTS = [
         ("/* may_wait: */ release == pool_free", "/* may_wait: */ true")]),
 
     # --- errors ---
+    Mutant("a second free of a segment that is on its way back reaches the driver",
+           ["free_errors shared preloaded / twice_exported"], [("return free_elsewhere(addr);", "return SERVE_FORWARD;")]),
+    Mutant("memory at the address of a segment that has gone back is not freed",
+           ["free_errors shared preloaded / twice_exported"], [
+               ("return id && id_of(driver, addr) == id;", "return id;")]),
     Mutant("a thread without a context gets one beside a capture", ["capture_beside shared preloaded / beside_global_free"], [
         ("return !serve_had_context && !capture_active();", "return !serve_had_context;")]),
     Mutant("cudaMalloc of 0 bytes is pooled", ["faults / Faults.test_without_faults"], [
