@@ -23,6 +23,8 @@
 /* With the magazine's lock: defer a PENDING block. */
 static inline void magazine_defer(struct pool *pool, struct magazine *magazine, struct block *block)
 {
+    const size_t size = block->size;
+
     if (magazine->deferred_by != &magazine_index)
         magazine->deferred_by = magazine->deferred ? NULL : &magazine_index;
     if (!magazine->deferred)
@@ -30,8 +32,9 @@ static inline void magazine_defer(struct pool *pool, struct magazine *magazine, 
     block->link = magazine->deferred;
     magazine->deferred = block;
     magazine->deferred_count++;
-    magazine->deferred_large += block->size >= LARGE_MIN;
-    size_set(&magazine->deferred_bytes, size_value(&magazine->deferred_bytes) + native_size(block->size));
+    if (size >= LARGE_MIN)
+        magazine->deferred_large++;
+    book(&magazine->deferred_bytes, native_size(size));
 }
 
 /* A magazine's share of the deferred-free budget, in bytes. */

@@ -102,16 +102,16 @@ static inline bool magazine_put(struct magazine *magazine, struct block *block)
 {
     const unsigned int i = block->list;
     struct block **list = &magazine->cached[i];
-    const bool stray = *list && (*list)->size != block->size;
 
-    if (magazine->cached_count >= CACHED_MAX || block->segment->withdrawn ||
-        (stray && magazine->strays_count >= STRAY_MAX))
+    if (magazine->cached_count >= CACHED_MAX || block->segment->withdrawn)
         return false;
-    if (stray) {
+    if (!*list) {
+        cached_lists_mark(magazine, i / 64, cached_lists(magazine, i / 64) | (uint64_t)1 << i % 64);
+    } else if ((*list)->size != block->size) {
+        if (magazine->strays_count >= STRAY_MAX)
+            return false;
         list = &magazine->strays;
         magazine->strays_count++;
-    } else if (!*list) {
-        cached_lists_mark(magazine, i / 64, cached_lists(magazine, i / 64) | (uint64_t)1 << i % 64);
     }
     atomic_store_explicit(&block->state, BLOCK_CACHED, memory_order_relaxed);
     block->link = *list;

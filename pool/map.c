@@ -44,6 +44,24 @@ static struct unit *unit_get(uint64_t addr)
     return leaf ? &leaf[(addr >> UNIT_SHIFT) & ((1 << LEAF_BITS) - 1)] : NULL;
 }
 
+/* Of an address in an entered segment. */
+static struct unit *unit_entered(uint64_t addr)
+{
+    struct unit *leaf = atomic_load_explicit(&root[addr >> (UNIT_SHIFT + LEAF_BITS)], memory_order_acquire);
+
+    return &leaf[(addr >> UNIT_SHIFT) & ((1 << LEAF_BITS) - 1)];
+}
+
+/* Out of line, so that map_block_set needs few registers. Only the owner of the segment comes here, under its lock, so
+ * no other thread races with this store. NULL: no host memory. */
+static __attribute__((noinline)) slot *slots_make(struct unit *unit)
+{
+    slot *slots = map_pages(SLOTS * sizeof(slot));
+
+    atomic_store_explicit(&unit->slots, slots, memory_order_release);
+    return slots;
+}
+
 static struct unit *unit_make(uint64_t addr)
 {
     const size_t size = sizeof(struct unit) << LEAF_BITS;
@@ -89,7 +107,7 @@ int map_segment_add(uint64_t addr, size_t size, struct segment *segment)
 void map_segment_remove(uint64_t addr, size_t size)
 {
     for (uint64_t at = addr; at < addr + size; at += POOL_SEGMENT_UNIT)
-        atomic_store_explicit(&unit_get(at)->segment, NULL, memory_order_release);
+        atomic_store_explicit(&unit_entered(at)->segment, NULL, memory_order_release);
 }
 
 struct segment *map_segment_get(uint64_t addr)
@@ -101,15 +119,13 @@ struct segment *map_segment_get(uint64_t addr)
 
 int map_block_set(uint64_t addr, struct block *block)
 {
-    struct unit *unit = unit_get(addr);
+    struct unit *unit = unit_entered(addr);
     slot *slots = atomic_load_explicit(&unit->slots, memory_order_acquire);
 
     if (!slots) {
-        /* Only the owner of the segment comes here, under its lock, so no other thread races with this store. */
-        slots = block ? map_pages(SLOTS * sizeof(slot)) : NULL;
+        slots = block ? slots_make(unit) : NULL;
         if (!slots)
             return block ? -ENOMEM : 0;
-        atomic_store_explicit(&unit->slots, slots, memory_order_release);
     }
     atomic_store_explicit(&slots[(addr / POOL_GRANULE) % SLOTS], block, memory_order_release);
     return 0;

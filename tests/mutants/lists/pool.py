@@ -252,7 +252,7 @@ MUTANTS = [
     Mutant("small sizes are not close", ["sizes"], [
         ("return (((last >> shift) + 1) << shift) * POOL_GRANULE;", "return (last + 1) * POOL_GRANULE;")]),
     Mutant("strays have no end", ["sizes"], [
-        ("(stray && magazine->strays_count >= STRAY_MAX)", "false")]),
+        ("if (magazine->strays_count >= STRAY_MAX)", "if (false)")]),
     Mutant("reading the statistics changes the deferred-free budget", ["magazine"], [
         ("stats_copy(pool, ret_stats); ret", "if (taken) pool->stats.peak_live = (size_t)handed_most(pool); stats_copy(pool, ret_stats); ret")]),
     Mutant("deferred blocks are coalesced before a request looks at them", ["magazine"], [
@@ -266,7 +266,7 @@ MUTANTS = [
     Mutant("cached blocks are handed out for any size", ["sizes"], [
         ("if (!block || block->size != size)", "if (!block)")]),
     Mutant("a magazine takes what is withdrawn", ["magazine"], [
-        ("magazine->cached_count >= CACHED_MAX || block->segment->withdrawn ||", "magazine->cached_count >= CACHED_MAX ||")]),
+        ("magazine->cached_count >= CACHED_MAX || block->segment->withdrawn)", "magazine->cached_count >= CACHED_MAX)")]),
     Mutant("other threads' cached blocks are not looked for", ["magazine"], [
         ("handed_collect(pool, magazine); magazine->has_holes = false; coalesce(", "if (i) continue; handed_collect(pool, magazine); magazine->has_holes = false; coalesce(")]),
     Mutant("frees are deferred although the driver has refused memory", ["deferred"], [
