@@ -31,6 +31,8 @@ struct context_events {
     void (*host_pool_wanted)(void);
     /* The first memory of a device is kept by vmm_kept.h. No context is pinned. */
     void (*kept)(int device);
+    /* An exporter has had no room to hear of a close: ipc_peer_tick is wanted soon. */
+    void (*closes_left)(void);
     /* A segment has gone with its context. */
     void (*segment_lost)(const struct context *owner, uint64_t addr);
     /* Deregister and release parked memory of one device, or of all (-1). Returns the bytes released. */

@@ -5,6 +5,10 @@
  * Locking: imports.lock guards the tables, and is held over no call of the driver and no wait for an exporter. Only the
  * thread that has set imports.busy (claim, unclaim) changes them, so it may read them without the lock; a context that
  * ends marks its entries, and the next claim clears them away. `sorted` is read and changed with the lock.
+ *
+ * A thread maps and unmaps with the claim, and asks an exporter without it: one that is stopped keeps only those
+ * waiting that ask it. So another thread may have opened the block meanwhile, and the grant is given back. Exporters
+ * hear of closed blocks after the claim has ended.
  */
 #include "context/ipc_import.h"
 
@@ -13,11 +17,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/array.h"
 #include "base/log.h"
 #include "context/ipc_map.h"
 #include "context/ipc_native.h"
 #include "context/ipc_peer.h"
+#include "context/ipc_sorted.h"
 #include "context/lifetime.h"
 #include "context/wait_device.h"
 #include "hash.h"
@@ -25,18 +29,6 @@
 
 #define BUCKETS    4096u /* a power of two */
 #define ADDR_SHIFT 52    /* leaves as many bits of a hash */
-
-/* A segment that is mapped in a context. */
-struct mapping {
-    struct ipc_name segment;
-    enum ipc_how how;
-    CUcontext context;
-    uint64_t addr;
-    size_t size;
-    unsigned int uses;    /* open blocks */
-    struct import *first; /* of these */
-    struct mapping *next; /* in its bucket */
-};
 
 struct import {
     struct ipc_name block;
@@ -58,9 +50,10 @@ static struct {
     bool lost; /* some may be */
     struct import *by_block[BUCKETS], *by_addr[BUCKETS];
     struct mapping *by_segment[BUCKETS];
-    struct mapping **sorted; /* by address, those whose context lives */
-    size_t sorted_count, mappings, room;
-    struct ipc_peers peers; /* used by the claiming thread alone */
+    struct sorted_mappings sorted; /* those whose context lives */
+    size_t mappings;
+    CUcontext mapping;      /* the context in which the claiming thread maps a segment; NULL: it has ended */
+    struct import *leaving; /* off the books; their exporters are to hear of it */
 } imports = {.lock = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
 
 /* --- the books --- */
@@ -80,33 +73,17 @@ static struct mapping **segment_bucket(const struct ipc_name *segment)
     return &imports.by_segment[ipc_name_hash(segment) % BUCKETS];
 }
 
-/* With the lock: how many of the sorted mappings begin at addr or before. */
-static size_t sorted_until(uint64_t addr)
-{
-    size_t from = 0, count = imports.sorted_count;
-
-    while (count) {
-        const size_t half = count / 2;
-
-        if (imports.sorted[from + half]->addr <= addr)
-            from += count - half;
-        count = half;
-    }
-    return from;
-}
-
 static void mapping_enter(struct mapping *mapping)
 {
     struct mapping **bucket = segment_bucket(&mapping->segment);
-    size_t at;
 
     pthread_mutex_lock(&imports.lock);
     mapping->next = *bucket;
     *bucket = mapping;
     imports.mappings++;
-    at = sorted_until(mapping->addr);
-    memmove(imports.sorted + at + 1, imports.sorted + at, (imports.sorted_count++ - at) * sizeof(struct mapping *));
-    imports.sorted[at] = mapping;
+    mapping->context = imports.mapping;
+    if (mapping->context)
+        sorted_add(&imports.sorted, mapping);
     pthread_mutex_unlock(&imports.lock);
 }
 
@@ -114,16 +91,12 @@ static void mapping_enter(struct mapping *mapping)
 static void mapping_remove(struct mapping *mapping)
 {
     struct mapping **at = segment_bucket(&mapping->segment);
-    size_t i = sorted_until(mapping->addr);
 
     while (*at != mapping)
         at = &(*at)->next;
     *at = mapping->next;
     imports.mappings--;
-    while (i && imports.sorted[i - 1] != mapping && imports.sorted[i - 1]->addr == mapping->addr)
-        i--; /* it is open in two contexts */
-    if (i && imports.sorted[i - 1] == mapping)
-        memmove(imports.sorted + i - 1, imports.sorted + i, (imports.sorted_count-- - i) * sizeof(struct mapping *));
+    sorted_remove(&imports.sorted, mapping);
 }
 
 static void books_enter(struct import *import)
@@ -162,9 +135,9 @@ static void books_remove(struct import *import)
     pthread_mutex_unlock(&imports.lock);
 }
 
-/* Take a block off the books, whose memory nothing uses. The mapping goes with its last block: in a context that has
- * ended, the driver has unmapped its own. */
-static CUresult import_end(struct import *import, uint64_t limit)
+/* Take a block off the books, whose memory nothing uses; unclaim frees it. The mapping goes with its last block: in a
+ * context that has ended, the driver has unmapped its own. */
+static CUresult import_end(struct import *import)
 {
     struct mapping *mapping = import->mapping;
     CUresult result = CUDA_SUCCESS;
@@ -175,8 +148,8 @@ static CUresult import_end(struct import *import, uint64_t limit)
     books_remove(import);
     if (!mapping->uses)
         free(mapping);
-    ipc_peer_close(&imports.peers, import->peer, &import->block, limit);
-    free(import);
+    import->next_block = imports.leaving;
+    imports.leaving = import;
     return result;
 }
 
@@ -199,7 +172,7 @@ static void lost_end(void)
 
     while ((import = lost_find())) {
         pthread_mutex_unlock(&imports.lock);
-        import_end(import, ipc_peer_limit());
+        import_end(import);
         pthread_mutex_lock(&imports.lock);
     }
 }
@@ -217,40 +190,37 @@ static void claim(int *ret_cancel)
 
 static void unclaim(int cancel)
 {
+    struct import *import, *next;
+
     pthread_mutex_lock(&imports.lock);
     lost_end();
+    import = imports.leaving;
+    imports.leaving = NULL;
     imports.busy = false;
     pthread_cond_signal(&imports.done);
     pthread_mutex_unlock(&imports.lock);
+    for (; import; import = next) {
+        next = import->next_block;
+        ipc_peer_close(import->peer, &import->block);
+        free(import);
+    }
     pthread_setcancelstate(cancel, NULL);
 }
 
 void ipc_import_settle(void)
 {
+    bool any;
     int cancel;
 
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&imports.lock);
-    if (!imports.busy && lost_find()) { /* else the thread that has the claim does it */
-        imports.busy = true;
-        lost_end();
-        imports.busy = false;
-        pthread_cond_signal(&imports.done);
-    }
+    any = !imports.busy && lost_find(); /* else the thread that has the claim does it */
+    imports.busy |= any;
     pthread_mutex_unlock(&imports.lock);
-    pthread_setcancelstate(cancel, NULL);
-}
-
-static struct import *import_find(const struct ipc_name *block, CUcontext context)
-{
-    struct import *import;
-
-    pthread_mutex_lock(&imports.lock); /* a context may end meanwhile */
-    import = *block_bucket(block);
-    while (import && !(ipc_name_equal(&import->block, block) && import->mapping->context == context))
-        import = import->next_block;
-    pthread_mutex_unlock(&imports.lock);
-    return import;
+    if (any)
+        unclaim(cancel);
+    else
+        pthread_setcancelstate(cancel, NULL);
 }
 
 static void opens_set(struct import *import, unsigned int opens)
@@ -260,16 +230,32 @@ static void opens_set(struct import *import, unsigned int opens)
     pthread_mutex_unlock(&imports.lock);
 }
 
-/* Make room for one more mapping. False: there is no host memory. */
-static bool sorted_reserve(void)
+/* Count a block that is open in this context once more. False: it is not. */
+static bool open_again(const struct ipc_name *block, CUcontext context, CUdeviceptr *ret_addr)
 {
-    struct mapping **sorted;
+    struct import *import;
+
+    pthread_mutex_lock(&imports.lock); /* a context may end meanwhile */
+    import = *block_bucket(block);
+    while (import && !(ipc_name_equal(&import->block, block) && import->mapping->context == context))
+        import = import->next_block;
+    pthread_mutex_unlock(&imports.lock);
+    if (!import)
+        return false;
+    opens_set(import, import->opens + 1);
+    *ret_addr = import->addr;
+    return true;
+}
+
+/* Make room for one more mapping. False: there is no host memory. */
+static bool mapping_reserve(void)
+{
+    bool has;
 
     pthread_mutex_lock(&imports.lock);
-    sorted = array_grown(imports.sorted, imports.mappings, &imports.room, sizeof(struct mapping *));
-    imports.sorted = sorted ? sorted : imports.sorted;
+    has = sorted_reserve(&imports.sorted, imports.mappings);
     pthread_mutex_unlock(&imports.lock);
-    return sorted != NULL;
+    return has;
 }
 
 /* The mapping of a granted segment, made if it is missing, with one use more. */
@@ -282,17 +268,16 @@ static CUresult mapping_get(const struct ipc_grant *grant, int fd, CUcontext con
     mapping = *segment_bucket(&grant->segment);
     while (mapping && !(ipc_name_equal(&mapping->segment, &grant->segment) && mapping->context == context))
         mapping = mapping->next;
+    imports.mapping = context;
     pthread_mutex_unlock(&imports.lock);
     if (mapping && (mapping->size != grant->segment_size || mapping->how != (enum ipc_how)grant->how))
         return CUDA_ERROR_MAP_FAILED;
     if (!mapping) {
-        mapping = sorted_reserve() ? calloc(1, sizeof(*mapping)) : NULL;
+        mapping = mapping_reserve() ? calloc(1, sizeof(*mapping)) : NULL;
         if (!mapping)
             return CUDA_ERROR_OUT_OF_MEMORY;
-        *mapping = (struct mapping){.segment = grant->segment,
-                                    .how = (enum ipc_how)grant->how,
-                                    .context = context,
-                                    .size = grant->segment_size};
+        *mapping =
+            (struct mapping){.segment = grant->segment, .how = (enum ipc_how)grant->how, .size = grant->segment_size};
         result = ipc_map_open(grant, fd, &mapping->addr);
         if (result) {
             free(mapping);
@@ -305,15 +290,14 @@ static CUresult mapping_get(const struct ipc_grant *grant, int fd, CUcontext con
     return CUDA_SUCCESS;
 }
 
-/* Enter a block whose grant has come. After an error the grant has been given back. */
+/* Enter a block whose grant has come. */
 static CUresult import_enter(struct ipc_peer *peer, const struct ipc_name *block, const struct ipc_grant *grant, int fd,
-                             CUcontext context, uint64_t *ret_addr)
+                             CUcontext context, CUdeviceptr *ret_addr)
 {
     struct import *import = calloc(1, sizeof(*import));
     CUresult result = import ? mapping_get(grant, fd, context, &import->mapping) : CUDA_ERROR_OUT_OF_MEMORY;
 
     if (result) {
-        ipc_peer_close(&imports.peers, peer, block, ipc_peer_limit());
         free(import);
         return result;
     }
@@ -322,25 +306,36 @@ static CUresult import_enter(struct ipc_peer *peer, const struct ipc_name *block
     import->addr = import->mapping->addr + grant->offset;
     import->size = grant->size;
     import->opens = 1;
-    books_enter(import);
     *ret_addr = import->addr;
+    books_enter(import);
     return CUDA_SUCCESS;
 }
 
 /* --- open and close --- */
 
-static CUresult open_new(const struct ipc_ticket *ticket, CUcontext context, uint64_t *ret_addr)
+/* Open a block that was not open. Without the claim; cancellation is disabled. */
+static CUresult open_new(const struct real_driver *driver, const struct ipc_ticket *ticket, CUcontext context,
+                         CUdeviceptr *ret_addr)
 {
-    struct ipc_grant grant;
     CUresult result = CUDA_ERROR_MAP_FAILED;
+    struct ipc_grant grant;
     struct ipc_peer *peer;
-    int rc, fd;
+    bool again;
+    int fd, cancel;
+    const int rc = ipc_peer_ask(ticket, ipc_peer_limit(), &peer, &grant, &fd);
 
-    rc = ipc_peer_ask(&imports.peers, ticket, ipc_peer_limit(), &peer, &grant, &fd);
-    if (!rc)
+    context_current(driver); /* so that its end is noticed; it may have ended and begun anew meanwhile */
+    claim(&cancel);
+    again = open_again(&ticket->block, context, ret_addr); /* opened by another thread meanwhile */
+    if (!again && !rc)
         result = import_enter(peer, &ticket->block, &grant, fd, context, ret_addr);
+    unclaim(cancel);
     if (fd >= 0)
         close(fd);
+    if (!rc && (again || result))
+        ipc_peer_close(peer, &ticket->block);
+    if (again)
+        return CUDA_SUCCESS;
     if (rc)
         log_write(LOG_WARN, "memory of process %d cannot be opened: %s", (int)ticket->pid, ipc_peer_reason(rc));
     else if (result)
@@ -353,25 +348,20 @@ CUresult ipc_import_open(const struct ipc_ticket *ticket, CUdeviceptr *ret_addr)
     const struct real_driver *driver = real_driver_get();
     CUresult result = CUDA_SUCCESS;
     CUcontext context = NULL;
-    struct import *import;
-    uint64_t addr = 0;
-    int cancel;
+    int before, cancel;
+    bool again;
 
     if (!driver)
         return CUDA_ERROR_NOT_INITIALIZED;
     result = driver->cuCtxGetCurrent(&context);
     if (result || !context)
         return result ? result : CUDA_ERROR_INVALID_CONTEXT;
-    context_current(driver); /* so that its end is noticed */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     claim(&cancel);
-    import = import_find(&ticket->block, context);
-    if (import)
-        opens_set(import, import->opens + 1);
-    else
-        result = open_new(ticket, context, &addr);
-    if (!result)
-        *ret_addr = import ? import->addr : addr;
+    again = open_again(&ticket->block, context, ret_addr);
     unclaim(cancel);
+    result = again ? CUDA_SUCCESS : open_new(driver, ticket, context, ret_addr);
+    pthread_setcancelstate(before, NULL);
     return result;
 }
 
@@ -423,7 +413,7 @@ CUresult ipc_import_close(CUdeviceptr addr, bool *ret_ours)
     if (import && import->opens > 1)
         opens_set(import, import->opens - 1);
     else if (import)
-        result = import_end(import, ipc_peer_limit());
+        result = import_end(import);
     unclaim(cancel);
     return result;
 }
@@ -440,14 +430,15 @@ static const struct import *import_around(const struct mapping *mapping, uint64_
 
 bool ipc_import_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size, CUcontext *ret_context)
 {
+    const struct sorted_mappings *sorted = &imports.sorted;
     const struct mapping *mapping = NULL;
     const struct import *import = NULL;
 
     pthread_mutex_lock(&imports.lock);
     /* The driver may have a segment at one address for two contexts, each with blocks of its own. */
-    for (size_t i = sorted_until(addr);
-         !import && i && addr - imports.sorted[i - 1]->addr < imports.sorted[i - 1]->size; i--) {
-        mapping = imports.sorted[i - 1];
+    for (size_t i = sorted_until(sorted, addr);
+         !import && i && addr - sorted->at[i - 1]->addr < sorted->at[i - 1]->size; i--) {
+        mapping = sorted->at[i - 1];
         import = import_around(mapping, addr);
     }
     if (mapping && !import && ipc_native_is_open(mapping->addr)) /* the driver has it at this address, too */
@@ -461,14 +452,15 @@ bool ipc_import_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size, CUcon
 
 void ipc_import_context_gone(CUcontext handle)
 {
+    struct sorted_mappings *sorted = &imports.sorted;
     size_t left = 0;
 
     pthread_mutex_lock(&imports.lock);
-    for (size_t i = 0; i < imports.sorted_count; i++) {
-        struct mapping *mapping = imports.sorted[i];
+    for (size_t i = 0; i < sorted->count; i++) {
+        struct mapping *mapping = sorted->at[i];
 
         if (mapping->context != handle) {
-            imports.sorted[left++] = mapping;
+            sorted->at[left++] = mapping;
             continue;
         }
         mapping->context = NULL; /* a later context may have this handle */
@@ -476,7 +468,9 @@ void ipc_import_context_gone(CUcontext handle)
             import->lost = true;
         imports.lost = true;
     }
-    imports.sorted_count = left;
+    sorted->count = left;
+    if (imports.mapping == handle)
+        imports.mapping = NULL;
     pthread_mutex_unlock(&imports.lock);
 }
 
@@ -484,12 +478,13 @@ void ipc_import_forget(void)
 {
     pthread_mutex_init(&imports.lock, NULL);
     pthread_cond_init(&imports.done, NULL);
-    ipc_peers_forget(&imports.peers);
     memset(imports.by_block, 0, sizeof(imports.by_block));
     memset(imports.by_addr, 0, sizeof(imports.by_addr));
     memset(imports.by_segment, 0, sizeof(imports.by_segment));
-    imports.sorted = NULL; /* another thread of the parent may have been about to move it */
-    imports.mappings = imports.sorted_count = imports.room = 0;
+    imports.leaving = NULL;
+    imports.sorted =
+        (struct sorted_mappings){.at = NULL}; /* another thread of the parent may have been about to move it */
+    imports.mappings = 0;
     imports.busy = imports.lost = false;
     atomic_store(&ipc_import_blocks, 0);
 }

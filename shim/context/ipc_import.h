@@ -9,9 +9,10 @@
  * Ownership: a mapping belongs to this module until its last block is closed, or its context ends. An exporter that
  * ends or frees the block takes nothing away: the mapping keeps the memory.
  *
- * Threads: every function may be called from any thread that is in no call of the library's own. One open or close at a
- * time; the others wait, as in the driver. The lock is a leaf, and not held over a call. An open waits for the exporter
- * until CUPOOL_IPC milliseconds have passed.
+ * Threads: every function may be called from any thread that is in no call of the library's own. One thread maps or
+ * unmaps at a time; the others wait, as in the driver. The lock is a leaf, and not held over a call. An open waits for
+ * the exporter until CUPOOL_IPC milliseconds have passed, and nobody waits for an open that does but opens of blocks of
+ * this exporter.
  */
 #ifndef CUPOOL_SHIM_CONTEXT_IPC_IMPORT_H
 #define CUPOOL_SHIM_CONTEXT_IPC_IMPORT_H
@@ -43,8 +44,8 @@ bool ipc_import_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size, CUcon
 
 /* The context with this handle has ended, and with it what was opened there. */
 void ipc_import_context_gone(CUcontext handle);
-/* A context may have ended: let go of what was open there, so that its exporters hear of it. Makes calls of the driver,
- * and waits as a close does. */
+/* A context may have ended: let go of what was open there, so that its exporters hear of it. Makes calls of the driver.
+ */
 void ipc_import_settle(void);
 /* In a forked child. */
 void ipc_import_forget(void);

@@ -2,11 +2,9 @@
 /*
  * ipc_insert.c - see ipc_insert.h.
  *
- * Locking: table.lock guards the lists and what is in their entries, and is a leaf. It is held over no other call than
- * calloc and free: a thread that works on an import or a range without it has set its state to BUSY, and other threads
- * leave such an entry alone. The lock of an exporter guards the connection to it, and is held while it is asked, until
- * the limit of ipc_peer.h; not together with table.lock. So an exporter that is stopped keeps only those waiting that
- * ask it.
+ * Locking: table.lock guards the lists and what is in their entries, and is a leaf. It is held over no other call: a
+ * thread that works on an import or a range without it has set its state to BUSY, and other threads leave such an entry
+ * alone.
  */
 #include "context/ipc_insert.h"
 
@@ -38,20 +36,10 @@ struct range {
     struct range *next;
 };
 
-/* A process whose blocks are imported, or that is asked for one. */
-struct exporter {
-    struct ipc_name station;
-    unsigned int uses;    /* its imports, and the threads that ask it */
-    pthread_mutex_t lock; /* guards the connection */
-    struct ipc_peers connection;
-    struct exporter *next;
-};
-
 enum state { OUTSIDE, BUSY, INSERTED };
 
 struct import {
     int64_t number;
-    struct exporter *exporter;
     struct ipc_peer *peer;
     struct ipc_name block;
     CUmemGenericAllocationHandle handle;
@@ -66,7 +54,6 @@ static struct {
     pthread_mutex_t lock; /* guards everything below */
     struct range *ranges;
     struct import *imports;
-    struct exporter *exporters;
     int64_t number; /* of the last import */
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -159,47 +146,6 @@ int insert_unreserve(uint64_t addr)
     return rc;
 }
 
-/* --- exporters --- */
-
-/* The exporter with this station, with one use more. NULL: there is no host memory. */
-static struct exporter *exporter_get(const struct ipc_name *station)
-{
-    struct exporter *exporter;
-
-    pthread_mutex_lock(&table.lock);
-    exporter = table.exporters;
-    while (exporter && !ipc_name_equal(&exporter->station, station))
-        exporter = exporter->next;
-    if (!exporter && (exporter = calloc(1, sizeof(*exporter)))) {
-        exporter->station = *station;
-        pthread_mutex_init(&exporter->lock, NULL);
-        exporter->next = table.exporters;
-        table.exporters = exporter;
-    }
-    if (exporter)
-        exporter->uses++;
-    pthread_mutex_unlock(&table.lock);
-    return exporter;
-}
-
-static void exporter_put(struct exporter *exporter)
-{
-    struct exporter **at = &table.exporters;
-    bool last;
-
-    pthread_mutex_lock(&table.lock);
-    last = !--exporter->uses;
-    while (last && *at != exporter)
-        at = &(*at)->next;
-    if (last)
-        *at = exporter->next;
-    pthread_mutex_unlock(&table.lock);
-    if (!last)
-        return;
-    pthread_mutex_destroy(&exporter->lock);
-    free(exporter);
-}
-
 /* --- imports --- */
 
 /* The import with this number; with the lock. NULL: none. */
@@ -212,31 +158,19 @@ static struct import **import_find(int64_t number)
     return at;
 }
 
-/* Ask the exporter for the block of a ticket. After an error the import has none. */
+/* Ask the exporter for the block of a ticket. */
 static int ask(const struct ipc_ticket *ticket, struct import *import, struct ipc_grant *ret_grant, int *ret_fd)
 {
-    struct exporter *exporter = exporter_get(&ticket->station);
-    int rc;
+    const int rc = ipc_peer_ask(ticket, ipc_peer_limit(), &import->peer, ret_grant, ret_fd);
 
-    if (!exporter)
-        return -ENOMEM;
-    pthread_mutex_lock(&exporter->lock);
-    rc = ipc_peer_ask(&exporter->connection, ticket, ipc_peer_limit(), &import->peer, ret_grant, ret_fd);
-    pthread_mutex_unlock(&exporter->lock);
-    import->exporter = exporter;
-    if (rc) {
-        exporter_put(exporter);
+    if (rc)
         log_write(LOG_WARN, "memory of process %d cannot be imported: %s", (int)ticket->pid, ipc_peer_reason(rc));
-    }
     return rc == -ECONNREFUSED || rc == -ECONNRESET || rc == -EPIPE ? -EHOSTDOWN : rc;
 }
 
 static void let_go(struct import *import)
 {
-    pthread_mutex_lock(&import->exporter->lock);
-    ipc_peer_close(&import->exporter->connection, import->peer, &import->block, ipc_peer_limit());
-    pthread_mutex_unlock(&import->exporter->lock);
-    exporter_put(import->exporter);
+    ipc_peer_close(import->peer, &import->block);
     free(import);
 }
 
@@ -434,11 +368,8 @@ int insert_unmap(uint64_t at)
 
 void insert_forget(void)
 {
-    /* Another thread of the parent may have held them. The entries are the parent's. */
+    /* Another thread of the parent may have held it. The entries are the parent's. */
     pthread_mutex_init(&table.lock, NULL);
-    for (struct exporter *exporter = table.exporters; exporter; exporter = exporter->next)
-        ipc_peers_forget(&exporter->connection);
-    table.exporters = NULL;
     table.ranges = NULL;
     table.imports = NULL;
 }

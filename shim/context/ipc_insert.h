@@ -10,10 +10,10 @@
  * Neither ends with a context. The exporter counts a block as held while it is imported; an exporter that ends takes
  * nothing away.
  *
- * Threads: every function may be called from any thread that is in no call of the library's own. Locks, private to
- * ipc_insert.c: a leaf for the books, and for each exporter one that an import or close holds while it talks to it.
- * None is held over a call of the driver. A call on an import that another thread's call is working on gets -EBUSY.
- * Callers have disabled cancellation: an import that a cancelled thread worked on would be nobody's.
+ * Threads: every function may be called from any thread that is in no call of the library's own. One lock, private to
+ * ipc_insert.c and a leaf, held over no call of the driver and no wait. A call on an import that another thread's call
+ * is working on gets -EBUSY. Callers have disabled cancellation: an import that a cancelled thread worked on would be
+ * nobody's.
  *
  * Errors: negative errno values; the log has what the driver said.
  */

@@ -14,6 +14,7 @@
 #include "context/ipc_import.h"
 #include "context/ipc_insert.h"
 #include "context/ipc_native.h"
+#include "context/ipc_peer.h"
 #include "context/ipc_server.h"
 #include "context/ipc_table.h"
 #include "context/neighbours.h"
@@ -51,6 +52,7 @@ static void forked(void)
     vmm_descriptors_forget();
     ipc_import_forget();
     insert_forget();
+    ipc_peer_forget();
     ipc_native_forget();
     ctl_forget();
     stats_forget();
@@ -63,6 +65,12 @@ const struct process_events process_events = {.started = started, .forked = fork
 static void kept(int device)
 {
     if (background_start() && neighbours_begin(device))
+        background_wake();
+}
+
+static void closes_left(void)
+{
+    if (background_start())
         background_wake();
 }
 
@@ -103,6 +111,7 @@ const struct context_events context_events = {.registers = nccl_registers,
                                               .segment_removing = nccl_segment_remove,
                                               .host_pool_wanted = serve_host_wanted,
                                               .kept = kept,
+                                              .closes_left = closes_left,
                                               .segment_lost = segment_lost,
                                               .retry_parked = nccl_retry_parked,
                                               .retry_parked_refused = nccl_retry_parked_refused,
@@ -120,6 +129,7 @@ const struct background_job background_jobs[] = {
      .listen = ipc_server_listen,
      .ring = ipc_server_ring,
      .end = ipc_server_end},
+    {.due = ipc_peer_due, .tick = ipc_peer_tick},
     {.due = stats_due, .tick = stats_tick},
     {.start = stats_page_open, .due = stats_page_due, .tick = stats_page_tick},
     {.due = serve_host_due, .tick = serve_host_tick},

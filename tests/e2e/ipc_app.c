@@ -11,6 +11,8 @@
  *   close I            the error of cudaIpcCloseMemHandle
  *   closes HEX I       closes_begin (ipc_closes.h)
  *   closed             closes_end
+ *   opening HEX N      openings_begin (the same): N threads open it
+ *   opened BYTES       openings_end: error, and the number of the block
  *   fill I SEED        the error of filling it with bytes made of SEED
  *   check I SEED       the number of its bytes that are not so, or -1
  *   range I OFFSET     error, where the range begins relative to block I, and its size, of cuMemGetAddressRange
@@ -153,6 +155,15 @@ static void handle_open(const char *hex, size_t size)
     blocks[n].size = size;
     rc = (int)LOOK(cudaIpcOpenMemHandle(&blocks[n].p, handle, cudaIpcMemLazyEnablePeerAccess));
     printf("%d %d\n", rc, rc ? -1 : n);
+    n += rc == 0;
+}
+
+static void openings_print(size_t size)
+{
+    const long rc = openings_end(&blocks[n].p);
+
+    blocks[n].size = size;
+    printf("%ld %d\n", rc, rc ? -1 : n);
     n += rc == 0;
 }
 
@@ -419,6 +430,12 @@ static void command(const char *line)
         const cudaIpcMemHandle_t handle = handle_read(text);
 
         printf("%ld\n", closes_begin(blocks[b].p, &handle));
+    } else if (strcmp(word, "opening") == 0) {
+        const cudaIpcMemHandle_t handle = handle_read(text);
+
+        printf("%ld\n", openings_begin(&handle, (int)b));
+    } else if (strcmp(word, "opened") == 0) {
+        openings_print((size_t)a);
     } else if (strcmp(word, "range") == 0) {
         range_print((int)a, (size_t)b);
     } else if (strcmp(word, "export") == 0) {

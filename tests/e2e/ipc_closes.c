@@ -54,3 +54,41 @@ long closes_end(void)
         pthread_join(closes.threads[i], NULL);
     return atomic_load(&closes.errors);
 }
+
+static struct {
+    pthread_t threads[OPENINGS_MAX];
+    int count;
+    cudaIpcMemHandle_t handle;
+    void *p[OPENINGS_MAX];
+    atomic_long errors;
+} openings;
+
+static void *opening_run(void *p)
+{
+    atomic_fetch_add(&openings.errors, (long)cudaIpcOpenMemHandle(p, openings.handle, cudaIpcMemLazyEnablePeerAccess));
+    return p;
+}
+
+long openings_begin(const cudaIpcMemHandle_t *handle, int count)
+{
+    long error = 0;
+
+    openings.handle = *handle;
+    atomic_store(&openings.errors, 0);
+    for (openings.count = 0; openings.count < count && openings.count < OPENINGS_MAX && !error; openings.count++)
+        error = pthread_create(&openings.threads[openings.count], NULL, opening_run, &openings.p[openings.count]);
+    for (int k = 0; k < 10; k++)
+        nap_ms(10);
+    return error;
+}
+
+long openings_end(void **ret_p)
+{
+    for (int i = 0; i < openings.count; i++) {
+        pthread_join(openings.threads[i], NULL);
+        if (openings.p[i] != openings.p[0])
+            atomic_fetch_add(&openings.errors, 1);
+    }
+    *ret_p = openings.p[0];
+    return atomic_load(&openings.errors);
+}

@@ -14,7 +14,9 @@ import unittest
 from e2e import TIMEOUT
 from ipc_process import Base, Process, is_ticket
 
-ILLEGAL_ADDRESS, NOT_READY = 700, 600
+MAP_FAILED, ILLEGAL_ADDRESS, NOT_READY = 205, 700, 600
+# Of two blocks of this size each has a driver allocation of its own, with room for small ones.
+ALONE = 1900 << 10
 PAUSE = -1
 
 
@@ -106,9 +108,69 @@ class Importer(Base):
 
 
 class Exporter(Base):
+    def test_one_that_is_stopped_is_waited_for_by_whoever_asks_it(self) -> None:
+        """Threads of an importer that open and close blocks of another exporter, or close some of this one, get on meanwhile."""
+        for backend in ("cuda", "vmm"):
+            for held in (False, True):  # whether there is a connection already
+                with self.subTest(backend=backend, held=held):
+                    a, b, c = (Process(self, CUPOOL_BACKEND=backend, CUPOOL_IPC=str(TIMEOUT * 1000)) for _ in range(3))
+                    for process in (a, b):
+                        process.alloc(5000)  # what follows has tickets
+                    mine, other = a.alone(3000, 1), a.alloc(3000, 2)
+                    handle, others = a.handle(mine), a.handle(other)
+                    before = a("used")
+                    if held:
+                        k = c.open(others, 3000)
+                    a.stop()
+                    self.assertEqual(c(f"opening {handle} 3"), 0)
+                    if held:
+                        again = c.open(others, 3000)
+                        self.assertEqual((c(f"check {k} 2"), c(f"close {again}"), c(f"close {k}")), (0, 0, 0))
+                    its = c.open(b.handle(b.alloc(3000, 3)), 3000)
+                    self.assertEqual((c(f"check {its} 3"), c(f"close {its}")), (0, 0))
+                    os.kill(a.pid, signal.SIGCONT)
+                    rc, k = map(int, c.ask("opened 3000"))
+                    self.assertEqual((rc, c(f"check {k} 1")), (0, 0))
+                    self.assertEqual([c(f"close {k}") for _ in range(3)], [0] * 3)
+                    self.assertNotEqual(c(f"close {k}"), 0)
+                    self.assertEqual([a(f"free {i}") for i in (mine, other)], [0] * 2)
+                    self.wait_for_at_most(a, "used", before)
+                    self.assertEqual((a.err(), b.err(), c.err()), ("", "", ""))
+                    self.assertEqual(c.end(), 0)
+
+    def test_one_that_ends_while_it_is_asked(self) -> None:
+        a, b, c = (Process(self, CUPOOL_IPC=str(TIMEOUT * 1000)) for _ in range(3))
+        handle = a.handle(a.alone(3000, 1))
+        its = c.open(b.handle(b.alone(3000, 2)), 3000)
+        a.stop()
+        self.assertEqual(c(f"opening {handle} 3"), 0)
+        a.kill()
+        self.assertEqual(c.ask("opened 3000"), [str(3 * MAP_FAILED), "-1"])
+        self.assertIn("has ended", c.err())
+        self.assertEqual((c(f"check {its} 2"), c(f"close {its}")), (0, 0))
+
+    def test_the_importer_resets_its_device_while_one_is_asked(self) -> None:
+        """The reset waits for no exporter. What was open is let go of, and an exporter that is stopped hears of it later."""
+        for backend in ("cuda", "vmm"):
+            with self.subTest(backend=backend):
+                a, c = (Process(self, CUPOOL_BACKEND=backend, CUPOOL_IPC=str(TIMEOUT * 1000)) for _ in range(2))
+                handle = a.handle(a.alone(3000, 2))
+                before = a("used")
+                mine = a.alone(ALONE, 1)
+                c.open(a.handle(mine), ALONE)
+                a.stop()
+                self.assertEqual(c(f"opening {handle} 1"), 0)
+                self.assertEqual(c("reset"), 0)
+                os.kill(a.pid, signal.SIGCONT)
+                c("opened 3000")  # whether it finds the new context or none
+                self.assertEqual(a(f"free {mine}"), 0)
+                self.wait_for(a, "used", before)
+                k = c.open(handle, 3000)
+                self.assertEqual((c(f"check {k} 2"), c(f"close {k}"), c("used")), (0, 0, 0))
+
     def test_one_that_is_stopped_hears_of_every_close(self) -> None:
-        """It is waited for once, and hears of the rest when it goes on: nothing stays held."""
-        a, b = Process(self, CUPOOL_BACKEND="vmm"), Process(self, CUPOOL_BACKEND="vmm", CUPOOL_IPC="2000")
+        """It is not waited for, and hears of all when it goes on, without another call of the importer: nothing stays held."""
+        a, b = (Process(self, CUPOOL_BACKEND="vmm", CUPOOL_IPC=str(TIMEOUT * 1000)) for _ in range(2))
         before = a("used")
         mine = [int(a.ask("alloc 600")[1]) for _ in range(400)]  # a socket has room for some 280
         its = [b.open(a.handle(i), 600) for i in mine]
@@ -116,7 +178,6 @@ class Exporter(Base):
         for k in its:
             self.assertEqual(b(f"close {k}"), 0)
         os.kill(a.pid, signal.SIGCONT)
-        self.assertEqual(b(f"close {b.open(a.handle(mine[0]), 600)}"), 0)
         for i in mine:
             self.assertEqual(a(f"free {i}"), 0)
         self.wait_for(a, "used", before)

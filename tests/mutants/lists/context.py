@@ -395,7 +395,7 @@ MUTANTS = [
     Mutant("ipc: a close does not wait for the importer's work", ["ipc / Held.test_the_close_waits"], [
         ("result = context ? context_wait_handle(context) : CUDA_SUCCESS;", "result = CUDA_SUCCESS;")]),
     Mutant("ipc: each block maps its segment", ["ipc / Bytes.test_blocks_of_one_segment"], [
-        ("if (!mapping) { mapping = sorted_reserve() ?", "{ mapping = sorted_reserve() ?")]),
+        ("if (!mapping) { mapping = mapping_reserve() ?", "{ mapping = mapping_reserve() ?")]),
     Mutant("ipc: an exporter without room does not hear of a close", ["ipc_beside / Exporter.test_one_that_is_stopped_hears_of_every_close"], [
         ("peer->unsaid[peer->unsaid_count++] = *block;", "")]),
     Mutant("ipc: a connection ends before its exporter has heard of all closes", ["ipc_beside / Exporter.test_one_that_is_stopped_hears_of_every_close"], [
@@ -407,15 +407,15 @@ MUTANTS = [
     Mutant("ipc: a close that becomes the last one does not wait", ["ipc_beside / Importer.test_two_threads_close_it_at_once"], [
         ("if (context || !context_to_wait_for(addr)) break; unclaim(cancel);", "break;")]),
     Mutant("ipc: many mappings are not in order", ["ipc_beside / Importer.test_many_blocks"], [
-        ("at = sorted_until(mapping->addr); memmove(", "at = imports.sorted_count; memmove(")]),
+        ("at = sorted_until(sorted, mapping->addr);", "at = sorted->count;")]),
     Mutant("ipc: the table of mappings does not grow", ["ipc_beside / Importer.test_many_blocks"], [
-        ("return sorted != NULL;", "return sorted != NULL && imports.mappings < 64;")]),
+        ("return grown != NULL;", "return grown != NULL && count < 64;")]),
     Mutant("ipc: what is open in a context that has ended stays", ["ipc / Held.test_a_context_ends"], [
         ("import->lost = true;", "(void)import;")]),
     Mutant("ipc: a block is not where it lies in its segment", ["ipc / Bytes.test_both_ways"], [
         ("grant->offset = segment->front + (block->addr - segment->addr);", "grant->offset = segment->front;")]),
     Mutant("ipc: the exporter is not told of a close", ["ipc / Held.test_until_it_is_closed"], [
-        ("request_close(peer, block, limit); peer->uses--;", "peer->uses--;")]),
+        ("request_close(peer, block); peer->uses--;", "peer->uses--;")]),
 
     Mutant("ipc: the request of a new connection waits for another poll", ["fuzz_ipc_random"], [
         ("connection->used = true; connection_serve(connection);", "connection->used = true;")]),

@@ -20,7 +20,7 @@ MUTANTS = [
     Mutant("ipc: what the library has mapped stays when the importer's context ends", ["import"], [
         ("!(import->lost && mapping->how == IPC_NATIVE)", "!import->lost")]),
     Mutant("ipc: of two contexts with a segment at one address one knows its blocks", ["import"], [
-        ("!import && i && addr - imports", "!mapping && i && addr - imports")]),
+        ("!import && i && addr - sorted->at[i - 1]->addr", "!mapping && i && addr - sorted->at[i - 1]->addr")]),
     Mutant("ipc: the library answers for a segment that the driver has opened, too", ["import"], [
         ("if (mapping && !import && ipc_native_is_open(mapping->addr))", "if (false)")]),
     Mutant("ipc: a segment that was opened twice past the library is closed once", ["import"], [
@@ -28,11 +28,55 @@ MUTANTS = [
     Mutant("ipc: an exporter may say two sizes of one segment", ["import"], [
         ("if (mapping && (mapping->size != grant->segment_size ||", "if (mapping && (false ||")]),
     Mutant("ipc: the end of an importer's context is not noticed", ["import"], [
-        ("context_current(driver); /* so that its end is noticed */", "")]),
+        ("context_current(driver); /* so that its end is noticed;", "/*")]),
     Mutant("ipc: a late answer is taken for that to a later request", ["peer"], [
         ("if (!rc && ret_grant->number == peer->number)", "if (!rc)")]),
     Mutant("ipc: a connection that the program has closed is not made again", ["peer"], [
-        ("if (peer && !ipc_is_open(&peer->socket))", "if (false)")]),
+        ("if (ipc_is_open(&peer->socket)) return 0;", "if (peer->socket.fd >= 0) return 0;")]),
+
+    # --- requests to exporters ---
+    Mutant("ipc: all wait for an exporter that is asked", ["import", "ipc_beside / Exporter.test_one_that_is_stopped_is_waited_for_by_whoever_asks_it"], [
+        ("unclaim(cancel); result = again ? CUDA_SUCCESS : open_new(driver, ticket, context, ret_addr);",
+         "result = again ? CUDA_SUCCESS : open_new(driver, ticket, context, ret_addr); unclaim(cancel);"),
+        ("claim(&cancel); again = open_again(&ticket->block, context, ret_addr); /*", "cancel = 0; again = open_again(&ticket->block, context, ret_addr); /*"),
+        ("unclaim(cancel); if (fd >= 0)", "if (fd >= 0)")]),
+    Mutant("ipc: a block that two threads open at once is entered twice", ["import"], [
+        ("again = open_again(&ticket->block, context, ret_addr); /* opened", "again = false; /* opened")]),
+    Mutant("ipc: of two grants of a block one is kept for ever", ["import"], [
+        ("if (!rc && (again || result))", "if (!rc && result)")]),
+    Mutant("ipc: a grant whose memory cannot be mapped is kept for ever", ["import"], [
+        ("if (!rc && (again || result))", "if (!rc && again)")]),
+    Mutant("ipc: a request that fails fails for a block that is open by now", ["import"], [
+        ("if (again) return CUDA_SUCCESS; if (rc)", "if (again && !rc) return CUDA_SUCCESS; if (rc)")]),
+    Mutant("ipc: a context that ends while a segment is mapped keeps it", ["import"], [
+        ("if (imports.mapping == handle)", "if (false)")]),
+    Mutant("ipc: two threads ask an exporter at once", ["peer"], [
+        ("while (peer->busy && !rc)", "while (false)"), ("if (peer->busy) return -ETIMEDOUT;", "")]),
+    Mutant("ipc: a thread waits without end for another one that asks", ["peer"], [
+        ("while (peer->busy && !rc)", "while (peer->busy)")]),
+    Mutant("ipc: whoever waits to ask an exporter is not woken", ["peer"], [
+        ("peer->busy = false; pthread_cond_signal(&peer->idle);", "peer->busy = false;")]),
+    Mutant("ipc: a request that fails leaves its exporter on the list", ["peer"], [
+        ("peer->uses -= rc != 0;", "")]),
+    Mutant("ipc: exporters are not told apart", ["peer"], [
+        ("while (peer && !ipc_name_equal(&peer->station, station))", "while (false)")]),
+    Mutant("ipc: an exporter is asked over a connection for each request", ["peer"], [
+        ("while (peer && !ipc_name_equal(&peer->station, station))", "while (peer)")]),
+    Mutant("ipc: the kernel's having no memory counts as the end of an exporter", ["peer"], [
+        ("return rc != -EAGAIN && rc != -ENOBUFS && rc != -ENOMEM;", "return rc != -EAGAIN;")]),
+    Mutant("ipc: an exporter that has ended is to hear of closes", ["peer"], [
+        ("return rc != -EAGAIN && rc != -ENOBUFS && rc != -ENOMEM;", "return !rc;")]),
+    Mutant("ipc: closes that an exporter has had no room for wait for the next call", ["ipc_beside / Exporter.test_one_that_is_stopped_hears_of_every_close"], [
+        ("if (background_start()) background_wake(); } static void segment_added", "} static void segment_added")]),
+    Mutant("ipc: the background thread is not told of closes that are left", ["peer"], [
+        ("if (is_new) context_events.closes_left();", "")]),
+    Mutant("ipc: the background thread does not look again whether there is room", ["peer"], [
+        ("return atomic_load(&peers.unsaid) ? now + AGAIN_NS : UINT64_MAX;", "return UINT64_MAX;")]),
+    Mutant("ipc: what is said later counts as yet to be said", ["peer"], [
+        ("atomic_store(&peers.unsaid, unsaid);", "")]),
+    Mutant("ipc: a child of fork keeps the connection of a request", ["peer"], [
+        ("for (struct ipc_peer *peer = peers.first; peer; peer = peer->next) ipc_leave(&peer->socket);", "")]),
+
     Mutant("switch: a withdrawal does not wait for a context that was not known", ["insert"], [
         ("context_current(driver); /* so that insert_unmap knows", "(void)0; /* so that insert_unmap knows")]),
     Mutant("pinned: a request waits without end for another context's work", ["shim_host_memory"], [
@@ -45,10 +89,6 @@ MUTANTS = [
         ("vmm_kept_trim(change->device);", "", "trim_and_suspend")]),
 
     # --- memory of other processes at reserved addresses ---
-    Mutant("switch: all exporters are asked one after the other", ["insert"], [
-        ("while (exporter && !ipc_name_equal(&exporter->station, station))", "while (0)")]),
-    Mutant("switch: an exporter that is asked is forgotten with its last import", ["insert"], [
-        ("last = !--exporter->uses;", "last = --exporter->uses <= 1;")]),
     Mutant("switch: a withdrawal does not wait", ["insert", "switch / Models.test_the_withdrawal_waits"], [
         ("result = context_wait_all(WAIT_NO_LIMIT, &late);", "result = CUDA_SUCCESS; (void)late;")]),
     Mutant("switch: memory is withdrawn in a capture", ["insert", "switch / Beside.test_a_capture"], [

@@ -23,9 +23,12 @@ static struct {
     struct real_driver driver;
     CUcontext current;
     struct ipc_grant grant;
-    unsigned int seen; /* calls that let the library know of the current context */
-    unsigned int maps, grants, waits;
-    void (*during)(void); /* the next wait, once: what other threads do meanwhile */
+    atomic_uint seen; /* calls that let the library know of the current context */
+    atomic_uint maps, grants, waits;
+    int rc;                /* of ipc_peer_ask */
+    void (*during)(void);  /* the next wait, once: what other threads do meanwhile */
+    void (*asking)(void);  /* the next request, once */
+    void (*mapping)(void); /* and the next mapping */
 } fake;
 
 static CUresult get_current(CUcontext *handle)
@@ -50,16 +53,23 @@ CUresult context_wait_handle(CUcontext handle)
     void (*during)(void) = fake.during;
 
     assert_non_null(handle);
-    fake.during = NULL;
     fake.waits++;
-    if (during)
+    if (during) {
+        fake.during = NULL;
         during();
+    }
     return CUDA_SUCCESS;
 }
 
 CUresult ipc_map_open(const struct ipc_grant *grant, int fd, uint64_t *ret_addr)
 {
+    void (*mapping)(void) = fake.mapping;
+
     assert_int_equal(fd, -1);
+    if (mapping) {
+        fake.mapping = NULL;
+        mapping();
+    }
     fake.maps++;
     *ret_addr = AT;
     return grant->segment_size ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
@@ -77,31 +87,32 @@ uint64_t ipc_peer_limit(void)
     return 5;
 }
 
-int ipc_peer_ask(struct ipc_peers *peers, const struct ipc_ticket *ticket, uint64_t limit, struct ipc_peer **ret_peer,
+int ipc_peer_ask(const struct ipc_ticket *ticket, uint64_t limit, struct ipc_peer **ret_peer,
                  struct ipc_grant *ret_grant, int *ret_fd)
 {
+    void (*asking)(void) = fake.asking;
+
     assert_true(ticket && limit == 5);
-    *ret_peer = (struct ipc_peer *)peers;
-    *ret_grant = fake.grant;
     *ret_fd = -1;
-    fake.grants++;
-    return 0;
+    if (asking) {
+        fake.asking = NULL;
+        asking();
+    }
+    *ret_peer = fake.rc ? NULL : (struct ipc_peer *)&fake;
+    *ret_grant = fake.grant;
+    fake.grants += !fake.rc;
+    return fake.rc;
 }
 
-void ipc_peer_close(struct ipc_peers *peers, struct ipc_peer *peer, const struct ipc_name *block, uint64_t limit)
+void ipc_peer_close(struct ipc_peer *peer, const struct ipc_name *block)
 {
-    assert_true(peer == (struct ipc_peer *)peers && block && limit);
+    assert_true(peer == (struct ipc_peer *)&fake && block);
     fake.grants--;
 }
 
 const char *ipc_peer_reason(int rc)
 {
     return rc ? "" : NULL;
-}
-
-void ipc_peers_forget(struct ipc_peers *peers)
-{
-    peers->first = NULL;
 }
 
 void log_write(enum conf_log_level level, const char *format, ...)
@@ -237,4 +248,140 @@ UNIT_CASE(test_opened_beside_the_last_close)
     assert_true(closes(AT));
     assert_int_equal(fake.waits, 2);
     assert_int_equal(fake.maps, 0);
+}
+
+/* While an exporter is asked, other threads open and close. */
+static void other_blocks(void)
+{
+    assert_int_equal(opened(1, 2, 512), AT + 512);
+    assert_int_equal(opened(1, 2, 512), AT + 512);
+    assert_true(closes(AT + 512));
+    assert_true(closes(AT + 512));
+    fake.grant.offset = 0;
+}
+
+UNIT_CASE(test_opens_and_closes_beside_a_request)
+{
+    granted(IPC_NATIVE);
+    alarm(60); /* one that is kept out would wait for itself */
+    fake.asking = other_blocks;
+    assert_int_equal(opened(1, 1, 0), AT);
+    assert_true(is_block(AT, 1));
+    assert_int_equal(fake.grants, 1);
+    fake.asking = other_blocks; /* and beside one in the same mapping */
+    assert_int_equal(opened(1, 3, 0), AT);
+    assert_true(closes(AT));
+    assert_true(closes(AT));
+    alarm(0);
+    assert_int_equal(fake.maps + fake.grants, 0);
+}
+
+static void opened_again_and_refused(void)
+{
+    opened_again();
+    fake.rc = -ETIMEDOUT;
+}
+
+/* Two threads open a block at once: it is mapped once, and held once. It is open as well for one whose own request has
+ * failed meanwhile. */
+UNIT_CASE(test_two_threads_open_it_at_once)
+{
+    for (int refused = 0; refused < 2; refused++) {
+        granted(IPC_NATIVE);
+        fake.asking = refused ? opened_again_and_refused : opened_again;
+        assert_int_equal(opened(1, 1, 0), AT);
+        assert_int_equal(fake.maps, 1);
+        assert_int_equal(fake.grants, 1);
+        assert_int_equal(opened(1, 2, 512), refused ? 0 : AT + 512);
+        assert_true(refused || closes(AT + 512));
+        assert_true(closes(AT));
+        assert_true(is_block(AT, 1));
+        assert_true(closes(AT));
+        assert_false(closes(AT));
+        assert_int_equal(fake.maps + fake.grants, 0);
+    }
+}
+
+static void closed(void)
+{
+    assert_true(closes(AT));
+    assert_int_equal(fake.maps, 0);
+}
+
+/* The last close of a segment's only open block, while another block of it is asked for. */
+UNIT_CASE(test_closed_beside_a_request)
+{
+    granted(IPC_NATIVE);
+    assert_int_equal(opened(1, 1, 0), AT);
+    fake.asking = closed;
+    assert_int_equal(opened(1, 2, 512), AT + 512);
+    assert_int_equal(fake.maps, 1);
+    assert_false(is_block(AT, 1));
+    assert_true(is_block(AT + 512, 1));
+    assert_true(closes(AT + 512));
+    assert_int_equal(fake.maps + fake.grants, 0);
+}
+
+static void context_1_ends(void)
+{
+    ipc_import_context_gone(context(1));
+    ipc_import_settle();
+}
+
+/* The block that was open there goes, and what is granted is of the context that is current then. */
+UNIT_CASE(test_a_context_ends_beside_a_request)
+{
+    granted(IPC_DESCRIPTOR);
+    assert_int_equal(opened(1, 1, 0), AT);
+    fake.asking = context_1_ends;
+    assert_int_equal(opened(1, 2, 512), AT + 512);
+    assert_int_equal(fake.maps, 1);
+    assert_int_equal(fake.grants, 1);
+    assert_false(is_block(AT, 1));
+    assert_true(is_block(AT + 512, 1));
+    assert_true(closes(AT + 512));
+    assert_int_equal(fake.maps + fake.grants, 0);
+}
+
+/* A later context with its handle has nothing of it. */
+UNIT_CASE(test_a_context_ends_beside_a_mapping)
+{
+    granted(IPC_DESCRIPTOR);
+    fake.mapping = context_1_ends;
+    assert_int_equal(opened(1, 1, 0), AT);
+    assert_false(is_block(AT, 1));
+    assert_false(closes(AT));
+    assert_int_equal(fake.maps + fake.grants, 0);
+    assert_false(ipc_import_any());
+}
+
+static void *races(void *arg)
+{
+    const struct ipc_ticket ticket = {.block = {{1}}};
+    CUdeviceptr addr = 0;
+    bool ours;
+
+    for (int i = 0; i < 2000; i++)
+        if (ipc_import_open(&ticket, &addr) || addr != AT || ipc_import_close(addr, &ours) || !ours)
+            return arg;
+    return NULL;
+}
+
+/* Threads open and close one block at any time: each has it from its open to its close. */
+UNIT_CASE(test_threads_open_and_close_it)
+{
+    pthread_t threads[4];
+    void *wrong;
+
+    granted(IPC_NATIVE);
+    fake.driver.cuCtxGetCurrent = get_current;
+    fake.current = context(1);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, races, &fake), 0);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(pthread_join(threads[i], &wrong), 0);
+        assert_null(wrong);
+    }
+    assert_int_equal(fake.maps + fake.grants, 0);
+    assert_false(ipc_import_any());
 }

@@ -322,28 +322,6 @@ CASE_WITH(test_exporters_are_asked_at_the_same_time, start, NULL)
     nothing_is_left();
 }
 
-/* An exporter is known as long as one import or request is left. */
-CASE_WITH(test_exporters_are_forgotten_with_their_last_import, start, NULL)
-{
-    int64_t first = import_from(1, 1), second = import_from(1, 1), third;
-
-    assert_int_equal(fake.exporters, 1);
-    assert_int_equal(insert_close(first), 0);
-    third = import_from(1, 1);
-    assert_int_equal(fake.exporters, 1);
-    assert_int_equal(insert_close(second), 0);
-    assert_int_equal(insert_close(third), 0);
-    first = import_from(1, 1);
-    assert_int_equal(fake.exporters, 2);
-    second = import_from(2, 1);
-    assert_int_equal(insert_close(first), 0); /* of two exporters the first */
-    third = import_from(2, 1);
-    assert_int_equal(fake.exporters, 3);
-    assert_int_equal(insert_close(second), 0);
-    assert_int_equal(insert_close(third), 0);
-    nothing_is_left();
-}
-
 /* Random calls, compared with a list of what is where. */
 CASE_WITH(test_random, start, NULL)
 {
