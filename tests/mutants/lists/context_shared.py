@@ -43,7 +43,7 @@ MUTANTS = [
     Mutant("ipc: a block that two threads open at once is entered twice", ["import"], [
         ("again = open_again(&ticket->block, context, ret_addr); /* opened", "again = false; /* opened")]),
     Mutant("ipc: of two grants of a block one is kept for ever", ["import"], [
-        ("if (!rc && (again || result))", "if (!rc && result)")]),
+        ("if (!rc && (again || result))", "if (!rc && result && !again)")]),
     Mutant("ipc: a grant whose memory cannot be mapped is kept for ever", ["import"], [
         ("if (!rc && (again || result))", "if (!rc && again)")]),
     Mutant("ipc: a request that fails fails for a block that is open by now", ["import"], [
