@@ -11,7 +11,7 @@ from e2e import BIN, SANITIZE, Case
 CANCELLED = BIN / "cancelled"
 WANT = {call: f"back {first}\ncancelled\nanother {second}\n"
         for call, first, second in (("alloc", 0, 0), ("free", 0, 1), ("exported", 0, 1), ("handle", 0, 0), ("host", 0, 0),
-                                    ("populated", 0, 0), ("info", 0, 0), ("reset", 0, 0))}
+                                    ("populated", 0, 0), ("info", 0, 0), ("reset", 0, 0), ("copies", 0, 0))}
 OF_CUPOOL = {call: f"back 0\ncancelled\nanother {second}\n" for call, second in (("trim", 0), ("pause", -errno.EALREADY),
                                                                               ("resume", -errno.EALREADY))}
 

@@ -58,6 +58,17 @@ void sim_unlock(void)
     pthread_setcancelstate(cancel_before, NULL);
 }
 
+void sim_sleep(const struct timespec *time)
+{
+    int cancel;
+
+    sim_unlock();
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    nanosleep(time, NULL);
+    pthread_setcancelstate(cancel, NULL);
+    sim_lock();
+}
+
 uint64_t sim_now(void)
 {
     struct timespec ts;
@@ -231,9 +242,7 @@ static void op_delay(CUstream s)
     if (us == 0 || us > max)
         return;
     struct timespec ts = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
-    sim_unlock();
-    nanosleep(&ts, NULL);
-    sim_lock();
+    sim_sleep(&ts);
 }
 
 /* Run the stream's operations up to number last, as far as they may run. */

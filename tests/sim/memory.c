@@ -272,9 +272,7 @@ int sim_memory_export(struct sim_alloc *a, uint64_t *ret_offset)
                 d->page[i].fd = fd;
             return fd;
         }
-        sim_unlock();
-        nanosleep(&nap, NULL);
-        sim_lock();
+        sim_sleep(&nap);
     }
 }
 

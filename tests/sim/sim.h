@@ -327,6 +327,9 @@ struct CUevent_st {
 
 void sim_lock(void);
 void sim_unlock(void);
+/* With the lock, which is released meanwhile. A thread of the program that is to be cancelled is so after its call, or
+ * the stream that it runs would stay at work for ever. */
+void sim_sleep(const struct timespec *time);
 /* The lock, until the block in which this stands is left. */
 #define SIM_LOCKED() __attribute__((cleanup(sim_unlock_late), unused)) const char locked_ = (sim_lock(), 0)
 static inline void sim_unlock_late(const char *unused)
