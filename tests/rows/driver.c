@@ -165,6 +165,12 @@ static int effect_elapsed(const struct expectation *e)
     IS(rows_next->calls, 2);
     CHECK(!rows_next->differ);
     CHECK(simgpu_count("cuEventQuery") > asked);
+    /* A library that orders its own work must not be held up: its work may have to go on for the frees to end. */
+    IS(freed(), ORDERED);
+    asked = simgpu_count("cuEventQuery");
+    IS(library_call(e->row, LIBRARY_TRANSFER, CUDA_ERROR_NOT_READY), CUDA_ERROR_NOT_READY);
+    IS(rows_next->calls, 1);
+    IS(simgpu_count("cuEventQuery"), asked);
     return 0;
 }
 

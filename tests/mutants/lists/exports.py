@@ -33,6 +33,8 @@ MUTANTS = [
 
     Mutant("cupool_trim of all devices leaves pinned memory", ["api"], [
         ("if (device == CUPOOL_ALL_DEVICES && host_memory_pool())", "if (0)")]),
+    Mutant("cuEventElapsedTime of a library that orders its own work waits for frees", ["rows driver"], [
+        ("result != CUDA_ERROR_NOT_READY || !serve_watches(caller))", "result != CUDA_ERROR_NOT_READY || !caller)")]),
     # --- captures ---
     Mutant("cudaFreeAsync in the capture of its stream succeeds", ["faults / Faults.test_without_faults"], [
         ("if (ours && capture_active_on(stream)) return SERVE_INVALID;", "")]),
