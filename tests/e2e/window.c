@@ -86,6 +86,16 @@ static void differ(struct rank *r)
     OK(cudaFree(before));
 }
 
+/* Memory that begins alike, in a larger segment on rank 1. */
+static void larger(struct rank *r)
+{
+    char *at = get((r->rank == 1 ? 12 : 4) * MIB);
+
+    window(r, "register", at, MIB);
+    sum(r, at);
+    OK(cudaFree(at));
+}
+
 /* Rank 1 has what can be no window. */
 static void kinds(struct rank *r)
 {
@@ -182,8 +192,8 @@ static void handles(struct rank *r)
 static const struct {
     const char *name;
     void (*run)(struct rank *r);
-} scenarios[] = {{"agree", agree}, {"differ", differ}, {"kinds", kinds},    {"nowhere", nowhere},
-                 {"stays", stays}, {"alone", alone},   {"handles", handles}};
+} scenarios[] = {{"agree", agree},     {"differ", differ}, {"larger", larger}, {"kinds", kinds},
+                 {"nowhere", nowhere}, {"stays", stays},   {"alone", alone},   {"handles", handles}};
 
 static void (*scenario)(struct rank *r);
 static bool blocking;

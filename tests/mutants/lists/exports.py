@@ -33,6 +33,8 @@ MUTANTS = [
 
     Mutant("cupool_trim of all devices leaves pinned memory", ["api"], [
         ("if (device == CUPOOL_ALL_DEVICES && host_memory_pool())", "if (0)")]),
+    Mutant("host memory is no host memory of the nearest processor", ["rows driver"], [
+        ("|| type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;", ";")]),
     Mutant("cuEventElapsedTime of a library that orders its own work waits for frees", ["rows driver"], [
         ("result != CUDA_ERROR_NOT_READY || !serve_watches(caller))", "result != CUDA_ERROR_NOT_READY || !caller)")]),
     # --- captures ---

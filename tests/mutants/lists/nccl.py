@@ -30,6 +30,8 @@ MUTANTS = [
         ("return (char *)window + 1;", "return window;")]),
     Mutant("windows: ranks do not compare where their buffers lie", ["window"], [
         ("rc = all[i].start == all[0].start &&", "rc =")]),
+    Mutant("windows: ranks do not compare how large their segments are", ["window"], [
+        ("&& all[i].size == all[0].size ? 0 : -EXDEV;", "? 0 : -EXDEV;")]),
     Mutant("windows: what a window holds goes before it", ["window"], [
         ("nccl_user_registered(comm, name_of(window), whole.addr, whole.size);", ";")]),
     Mutant("windows: a rank that has nothing to offer keeps that to itself", ["window"], [
