@@ -23,6 +23,8 @@ int caller_run(CUdeviceptr program)
 {
     unsigned int type;
     void *host;
+    int fd;
+
 #ifdef CALLER_RUNTIME
     void *own;
 
@@ -34,8 +36,12 @@ int caller_run(CUdeviceptr program)
     if (cuMemAlloc(&own, 100000) || cuMemFree(own) || !cuMemAlloc(&own, TOO_MUCH))
         return 1;
 #endif
-    return cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, program) ||
-           cuMemHostAlloc(&host, 4096, CU_MEMHOSTALLOC_DEVICEMAP) || cuMemFreeHost(host);
+    if (cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, program) ||
+        cuMemHostAlloc(&host, 4096, CU_MEMHOSTALLOC_DEVICEMAP) || cuMemFreeHost(host))
+        return 1;
+    /* As NCCL does for a network card. Whether there is such a handle does not matter. */
+    (void)cuMemGetHandleForAddressRange(&fd, program, 65536, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+    return 0;
 }
 
 #else

@@ -42,7 +42,7 @@ OTHERS = ["libmy_mpi.so", "nccl.so", "LIBNCCL.so", "libtorch_cuda.so", "libmathx
 # Are its own requests pooled, why does the device's policy change, if it does, and is it told that one was refused?
 EFFECTS = {
     "PROGRAM": (True, "mapped host memory", True),
-    "MATH": (True, None, True),
+    "MATH": (True, "a device other than the GPU gets access to its memory", True),
     "INSIDE": (False, None, False),
     "TRANSFER": (False, "MPI or UCX moves its memory", False),
 }

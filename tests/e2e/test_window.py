@@ -57,7 +57,7 @@ class Window(Case):
 
     def test_one_rank_has_nothing_to_offer(self) -> None:
         answers, _, report = self.ask("kinds")
-        self.assertEqual(answers, [("host", EINVAL), ("beyond", EINVAL), ("nothing", EINVAL), ("async", ENOTSUP)])
+        self.assertEqual(answers, [("end", EINVAL), ("host", EINVAL), ("beyond", EINVAL), ("nothing", EINVAL), ("async", ENOTSUP)])
         self.assertEqual(report["windows"], 0)
 
     def test_where_there_are_none(self) -> None:

@@ -100,8 +100,10 @@ static void larger(struct rank *r)
 static void kinds(struct rank *r)
 {
     static char host[64];
-    char *at = get(3 * MIB), *large;
+    char *at = get(3 * MIB), *large = get(30 * MIB);
 
+    window(r, "end", large + 29 * MIB, r->rank == 1 ? 30 * MIB : MIB); /* as large as its segment, and behind its end */
+    OK(cudaFree(large));
     window(r, "host", r->rank == 1 ? host : at, 64);
     window(r, "beyond", at, r->rank == 1 ? 300 * MIB : 64);
     window(r, "nothing", at, r->rank == 1 ? 0 : 64);

@@ -6,6 +6,7 @@
  * Not here: the rows of the runtime (runtime.c), effects of both (effects.c), and reasons for a free to wait (waits.c).
  */
 #include <cuda.h>
+#include <pthread.h>
 
 #include "effects.h"
 
@@ -66,6 +67,8 @@ static int effect_forgets_first(const struct expectation *e)
     for (int i = 0; i < 2; i++) /* for what was launched before the context was known */
         CHECK(freed() >= 0);
     IS(freed(), ORDERED);
+    given.context = context; /* which stays, so that the next one is a second one */
+    IS(row_call_answered(e->row, CUDA_ERROR_INVALID_VALUE), CUDA_ERROR_INVALID_VALUE);
     OK(cuCtxCreate_v2(&second, 0, 1));
     OK(cuCtxSetCurrent(context));
     IS(freed(), WAITED);
@@ -152,6 +155,33 @@ static int effect_range_attribute(const struct expectation *e)
     return 0;
 }
 
+static void *free_elsewhere(void *arg)
+{
+    *(int *)arg = cuCtxSetCurrent(here) ? -1 : freed();
+    return NULL;
+}
+
+/* Natively a free that another thread makes holds up that thread alone. */
+static int elapsed_beside(const struct row *row)
+{
+    const struct rows_next answers = {
+        .symbol = row->symbol, .answers = {CUDA_ERROR_NOT_READY, CUDA_SUCCESS}, .answers_count = 2};
+    unsigned long asked;
+    pthread_t thread;
+    int got = -1;
+
+    *rows_next = answers; /* for this thread's own frees so far */
+    OK(row_call(row));
+    OK(pthread_create(&thread, NULL, free_elsewhere, &got));
+    OK(pthread_join(thread, NULL));
+    IS(got, ORDERED);
+    asked = simgpu_count("cuEventQuery");
+    *rows_next = answers;
+    OK(row_call(row));
+    IS(simgpu_count("cuEventQuery"), asked);
+    return 0;
+}
+
 /* After a free the times of what came before it can be told. */
 static int effect_elapsed(const struct expectation *e)
 {
@@ -171,7 +201,7 @@ static int effect_elapsed(const struct expectation *e)
     IS(library_call(e->row, LIBRARY_TRANSFER, CUDA_ERROR_NOT_READY), CUDA_ERROR_NOT_READY);
     IS(rows_next->calls, 1);
     IS(simgpu_count("cuEventQuery"), asked);
-    return 0;
+    return elapsed_beside(e->row);
 }
 
 /* The fields of an event of the trace, by letters; a name stands for itself. */

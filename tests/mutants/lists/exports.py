@@ -33,6 +33,10 @@ MUTANTS = [
 
     Mutant("cupool_trim of all devices leaves pinned memory", ["api"], [
         ("if (device == CUPOOL_ALL_DEVICES && host_memory_pool())", "if (0)")]),
+    Mutant("cuEventElapsedTime waits for frees of other threads", ["rows driver"], [
+        ("context_wait_frees(CONTEXT_ALL, /* others: */ false);", "context_wait_frees(CONTEXT_ALL, /* others: */ true);", "elapsed_again")]),
+    Mutant("a context that could not be destroyed is forgotten", ["rows driver"], [
+        ("if (!result) policy_context_gone(handle);", "policy_context_gone(handle);", "destroy")]),
     Mutant("host memory is no host memory of the nearest processor", ["rows driver"], [
         ("|| type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;", ";")]),
     Mutant("cuEventElapsedTime of a library that orders its own work waits for frees", ["rows driver"], [

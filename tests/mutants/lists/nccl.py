@@ -32,6 +32,8 @@ MUTANTS = [
         ("rc = all[i].start == all[0].start &&", "rc =")]),
     Mutant("windows: ranks do not compare how large their segments are", ["window"], [
         ("&& all[i].size == all[0].size ? 0 : -EXDEV;", "? 0 : -EXDEV;")]),
+    Mutant("windows: a buffer may reach beyond its segment", ["window"], [
+        ("size > whole - (addr - start))", "size > whole)")]),
     Mutant("windows: what a window holds goes before it", ["window"], [
         ("nccl_user_registered(comm, name_of(window), whole.addr, whole.size);", ";")]),
     Mutant("windows: a rank that has nothing to offer keeps that to itself", ["window"], [

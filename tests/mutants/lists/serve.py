@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("the handle of a range that NCCL asks for makes the device strict", ["callers"], [
+        ("if (!process_is_passive() && caller_of(caller) != CALLER_INSIDE)", "if (!process_is_passive())", "serve_rdma_prepared")]),
     Mutant("ipc: what a reset has ended stays held", ["ipc / Held.test_the_importer_resets_its_device"], [
         ("if (ipc_import_any()) ipc_import_settle();", "")]),
     Mutant("a thread that makes a ticket may be cancelled", ["cancelled / Cancelled.test_with_the_defaults"], [
