@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA IPC of pooled blocks beside what else a program does: resets of its device, handles of the driver's own, pauses, errors.
+"""CUDA IPC of pooled blocks beside what else a program does: resets of its device, handles of the driver's own, pauses, errors, NCCL.
 The plain cases are in test_ipc.py.
 """
 
@@ -11,10 +11,10 @@ import signal
 import time
 import unittest
 
-from e2e import TIMEOUT
+from e2e import LIB, TIMEOUT
 from ipc_process import Base, Process, is_ticket
 
-MAP_FAILED, ILLEGAL_ADDRESS, NOT_READY = 205, 700, 600
+INVALID, MAP_FAILED, ILLEGAL_ADDRESS, NOT_READY = 1, 205, 700, 600
 # Of two blocks of this size each has a driver allocation of its own, with room for small ones.
 ALONE = 1900 << 10
 PAUSE = -1
@@ -235,3 +235,9 @@ class Exporter(Base):
             self.assertEqual(a(f"free {mine}"), 0)
         self.assertEqual(a.end(), 0)
         self.assertEqual(re.findall(r" cuMemExportToShareableHandle (\d+)", counts.read_text()), ["2"])
+
+    def test_where_ranks_have_to_agree(self) -> None:
+        """A block that another process holds would change the memory that this rank registers with NCCL."""
+        a = Process(self, preload=LIB.with_name("libcupool-nccl.so"), CUPOOL_REGISTER="1")
+        self.assertEqual(a(f"handle {a.alone(3000)}"), INVALID)
+        self.assertIn("no IPC handle for", a.err())

@@ -126,6 +126,9 @@ class Kept(Base):
     def test_exported_memory_is_not_kept(self) -> None:
         self.assertEqual(self.both("exported").counts["cuMemCreate"], 2)
 
+    def test_memory_that_a_network_card_reaches_is_not_kept(self) -> None:
+        self.assertEqual(self.both("prepared").counts["cuMemCreate"], 3)
+
     def test_memory_that_nccl_exports_is_not_kept(self) -> None:
         self.assertEqual(self.both("by_nccl").counts["cuMemCreate"], 2)
 

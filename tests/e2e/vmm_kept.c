@@ -221,6 +221,22 @@ static void exported(void)
     info();
 }
 
+/* A network card may be given access to it. */
+static void prepared(void)
+{
+    const unsigned int one = 1;
+    struct buffer b = take(UNIT);
+    int fd;
+
+    (void)cuPointerSetAttribute(&one, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, b.at); /* whatever the answer */
+    give(&b);
+    b = take(UNIT);
+    (void)cuMemGetHandleForAddressRange(&fd, b.at, UNIT, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+    give(&b);
+    b = take(UNIT);
+    give(&b);
+}
+
 static void captured(void)
 {
     struct buffer b = take(UNIT);
@@ -448,6 +464,7 @@ int main(int argc, char **argv)
                  {"elsewhere", elsewhere},
                  {"full", full},
                  {"exported", exported},
+                 {"prepared", prepared},
                  {"captured", captured},
                  {"asks", asks},
                  {"errors", errors},

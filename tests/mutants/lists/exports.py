@@ -37,6 +37,10 @@ MUTANTS = [
         ("context_wait_frees(CONTEXT_ALL, /* others: */ false);", "context_wait_frees(CONTEXT_ALL, /* others: */ true);", "elapsed_again")]),
     Mutant("a context that could not be destroyed is forgotten", ["rows driver"], [
         ("if (!result) policy_context_gone(handle);", "policy_context_gone(handle);", "destroy")]),
+    Mutant("virtual memory that a network card may write to is kept", ["vmm_kept / Kept.test_memory_that_a_network_card_reaches_is_not_kept"], [
+        ("vmm_served_shared(ptr, 1);", ";", "cuPointerSetAttribute")]),
+    Mutant("virtual memory of which there is a handle is kept", ["vmm_kept / Kept.test_memory_that_a_network_card_reaches_is_not_kept"], [
+        ("vmm_served_shared(ptr, size);", ";", "cuMemGetHandleForAddressRange")]),
     Mutant("host memory is no host memory of the nearest processor", ["rows driver"], [
         ("|| type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;", ";")]),
     Mutant("cuEventElapsedTime of a library that orders its own work waits for frees", ["rows driver"], [

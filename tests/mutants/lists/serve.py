@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("ipc: a block that another process holds changes what ranks register", ["ipc_beside / Exporter.test_where_ranks_have_to_agree"], [
+        ("process_hooks_driver() && !nccl_ranks_agree();", "process_hooks_driver();", "tickets_are_made")]),
     Mutant("the handle of a range that NCCL asks for makes the device strict", ["callers"], [
         ("if (!process_is_passive() && caller_of(caller) != CALLER_INSIDE)", "if (!process_is_passive())", "serve_rdma_prepared")]),
     Mutant("ipc: what a reset has ended stays held", ["ipc / Held.test_the_importer_resets_its_device"], [
