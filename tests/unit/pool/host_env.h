@@ -11,7 +11,7 @@
 
 #define ID           7u
 #define BOUND        (64 * MIB)
-#define DEADLOCK_S   120
+#define DEADLOCK_S   280
 #define PASSES(call) assert_int_equal(call, 0)
 
 static const struct host_key plain = {.owner = 1};

@@ -2,7 +2,9 @@
 /* test_suspend.c - segments whose memory is away for a while: they serve nothing meanwhile, and afterwards again. */
 #include "unit.h"
 
+#include "clock.h"
 #include "pool_state.h"
+#include "release_idle.h"
 
 #define LIST_MAX 64
 
@@ -124,11 +126,12 @@ static int fill_beside(void *arg, uint64_t addr, size_t size, bool shared, bool 
     if (!fresh && !beside.started) {
         beside.started = true;
         assert_int_equal(pthread_create(&beside.thread, NULL, suspend_beside, NULL), 0);
+        const uint64_t start = now_ns();
         while (!pool_is_suspended(beside.pool))
             sched_yield();
-        for (int i = 0; i < 2000; i++)
+        for (int i = 0; i < 2000 && now_ns() - start < OTHERS_WAIT_NS / 2; i++)
             sched_yield();
-        beside.too_early = atomic_load(&beside.returned);
+        beside.too_early = atomic_load(&beside.returned) && now_ns() - start < OTHERS_WAIT_NS;
     }
     return beside.fill(arg, addr, size, shared, fresh);
 }
