@@ -148,4 +148,10 @@ MUTANTS = [
         ("return try->busy ? AGAIN : OURS;", "return AGAIN;")]),
     Mutant("a file is written that has lost its name before the lock", ["shim_file"], [
         ("st.st_dev != at.st_dev || st.st_ino != at.st_ino", "false")]),
+    Mutant("ctl: the socket goes into a folder of another user", ["ctl_socket"], [
+        ("*ret_why = \"the folder is another user's\";", ";")]),
+    Mutant("ctl: a crowd of peers leaves a pause behind", ["ctl_socket"], [
+        ("ctl.pause = 0; for", "ctl.pause = 1; for")]),
+    Mutant("ipc: no socket without a standard input", ["sockets"], [
+        ("return fd < 0 ? -errno : ipc_keep(file_aside(fd), ret);", "return fd < 1 ? -errno : ipc_keep(file_aside(fd), ret);")]),
 ]

@@ -120,4 +120,9 @@ MUTANTS = [
     Mutant("switch: a mapping without access stays", ["switch_ends / Faults.test_of_an_insert"], [
         ("if (!result && (result = driver->cuMemSetAccess(addr, size, &access, 1))) driver->cuMemUnmap(addr, size); return result; }",
          "if (!result) result = driver->cuMemSetAccess(addr, size, &access, 1); return result; }")]),
+    Mutant("a context that goes waits for the driver's free of a segment", ["shim_segments"], [
+        ("pin_sleep(context); result = driver->cuMemFree_v2(addr);", "result = driver->cuMemFree_v2(addr);")]),
+    Mutant("a context without room for an entry ends the program", ["shim_context"], [
+        ("context = context_entry_new(); if (context) { context->pool = NULL; context->primary = false;",
+         "context = context_entry_new(); if (true) { context->pool = NULL; context->primary = false;")]),
 ]

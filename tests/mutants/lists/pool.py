@@ -391,6 +391,8 @@ MUTANTS = [
     # --- suspended segments ---
     Mutant("pause: suspended segments go back while their memory is on its way", ["suspend"], [
         ("if (segment->suspended && pool->changing) return false;", "")]),
+    Mutant("pause: after a resume that failed no segment goes back", ["suspend"], [
+        ("pool->suspended = pool->suspended && !resumed; pool->changing = false;", "pool->suspended = pool->suspended && !resumed;")]),
     Mutant("pause: segments serve requests while their memory is away", ["suspend"], [
         ("segment_withdraw(pool, segment); segment->suspended = segment->serves_again = true;",
          "segment->suspended = segment->serves_again = true;")]),

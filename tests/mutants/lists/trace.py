@@ -66,4 +66,10 @@ MUTANTS = [
         ("started && len && *data == '\\n'", "false")]),
     Mutant("a line that is too long does not count as lost", ["shim_trace"], [
         ("trace_file_drop();", "(void)0;")]),
+    Mutant("trace: a record that waited for room counts as lost", ["shim_trace"], [
+        ("if (!record) trace_file_lose();", "trace_file_lose();")]),
+    Mutant("trace: a newline behind the lines is taken for theirs", ["shim_trace"], [
+        ("if (started && len && *data == '\\n')", "if (started && *data == '\\n')")]),
+    Mutant("trace: descriptor 0 is none", ["shim_trace"], [
+        ("return trace.fd >= 0 ? trace.path : NULL;", "return trace.fd > 0 ? trace.path : NULL;")]),
 ]

@@ -210,6 +210,22 @@ CASE_WITH(test_silent_peers, begin_open, end)
         close(fds[i]);
 }
 
+/* As many as one look takes in leave no pause behind: the next peer is polled for at once. */
+CASE_WITH(test_a_crowd, begin_open, end)
+{
+    struct pollfd polled[CTL_PEERS + 2];
+    struct ctl_request request;
+    int fds[CTL_PEERS];
+
+    for (unsigned int i = 0; i < CTL_PEERS; i++)
+        fds[i] = connected();
+    assert_false(ctl_socket_read(START, &request));
+    assert_int_equal(ctl_socket_listen(polled, CTL_PEERS + 2), CTL_PEERS + 2);
+    assert_true(ctl_socket_due() == START + CTL_PATIENCE_NS);
+    for (unsigned int i = 0; i < CTL_PEERS; i++)
+        close(fds[i]);
+}
+
 /* A socket at the name, which listens or not, of a child that lives until somebody writes to the pipe. */
 static pid_t other_listens(int pipe_to, int pipe_from, bool listens)
 {
@@ -374,6 +390,15 @@ CASE_WITH(test_folders, begin, end)
         assert_non_null(strstr(why, "0700"));
     }
     assert_int_equal(chmod(folder, 0700), 0);
+    /* One of another user, who could put a socket of his own there. */
+    if (geteuid() == 0 && chown(folder, 65534, (gid_t)-1) == 0) {
+        assert_int_equal(ctl_socket_open(folder, &why), -EACCES);
+        assert_non_null(strstr(why, "another user"));
+        assert_int_equal(chown(folder, 0, (gid_t)-1), 0);
+    } else if (geteuid() != 0) {
+        assert_int_equal(ctl_socket_open("/", &why), -EACCES);
+        assert_non_null(strstr(why, "another user"));
+    }
     snprintf(name, sizeof(name), "%s/x", folder);
     file = fopen(name, "w");
     assert_non_null(file);

@@ -93,6 +93,22 @@ UNIT_CASE(test_connection)
     assert_int_equal(descriptors(), before);
 }
 
+/* A program that has closed its standard input gets its number back. */
+UNIT_CASE(test_without_standard_input)
+{
+    const int input = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 100);
+    struct ends ends;
+
+    assert_true(input >= 0);
+    close(STDIN_FILENO);
+    ends = connected();
+    assert_true(ends.station.fd > 0 && ends.importer.fd > 0 && ends.exporter.fd > 0);
+    disconnect(&ends);
+    assert_int_equal(fcntl(STDIN_FILENO, F_GETFD), -1);
+    assert_int_equal(dup2(input, STDIN_FILENO), STDIN_FILENO);
+    close(input);
+}
+
 /* A child of fork has the descriptor, too; the peer learns of the end all the same, and of a leaving not. */
 UNIT_CASE(test_end_and_leave)
 {

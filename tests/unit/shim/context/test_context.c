@@ -257,6 +257,10 @@ READY_CASE(test_second_on_device)
 
 READY_CASE(test_exempt)
 {
+    fake.no_memory = true; /* for an entry: the context is as unknown as before */
+    context_exempt(fake_context(10));
+    assert_null(context_entry_find(fake_context(10)));
+    fake.no_memory = false;
     context_exempt(fake_context(10));
     fake_current(fake_context(10));
     assert_null(context_current(&fake.driver));

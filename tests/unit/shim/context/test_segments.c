@@ -163,11 +163,18 @@ READY_CASE(test_goes_registered, .environment = ORDERED)
     assert_non_null(strstr(fake.said, "are not given back"));
 }
 
+/* Whether a thread would be waited for whose context goes. */
+static void *is_waited_for(void *arg)
+{
+    fake.relaxes = busy(arg, /* sleepers: */ false);
+    assert_true(busy(arg, /* sleepers: */ true));
+    return NULL;
+}
+
+/* Another thread asks: a thread's own calls do not count for it. */
 static void meanwhile(void *arg)
 {
-    const struct context *context = arg;
-
-    fake.relaxes = pins_any(context, context->pool, false);
+    elsewhere(is_waited_for, arg);
 }
 
 /* Where there is no stream the driver's own free is made, which waits: a context may go beside it. */

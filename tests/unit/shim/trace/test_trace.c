@@ -230,6 +230,7 @@ static void publish(void *arg)
 ISOLATED_CASE(test_interrupted, .environment = "CUPOOL_TRACE_EVENTS=segment,alloc")
 {
     static const char line[] = "{\"e\":\"test\"}\n";
+    static const char behind[] = "{\"e\":\"test\"}\n\n"; /* the last byte is not of the line */
     char folder[] = "/tmp/cupool-test-XXXXXX", path[64], text[4096] = "";
     FILE *file;
 
@@ -239,7 +240,7 @@ ISOLATED_CASE(test_interrupted, .environment = "CUPOOL_TRACE_EVENTS=segment,allo
     fake_start();
     __real_trace_open();
     fake.writes_interrupted = 3;
-    trace_file_put_event(line, strlen(line), 0);
+    trace_file_put_event(behind, strlen(line), 0);
     assert_int_equal(fake.writes_interrupted, 0);
     file = fopen(path, "r");
     assert_non_null(file);
@@ -255,6 +256,56 @@ ISOLATED_CASE(test_interrupted, .environment = "CUPOOL_TRACE_EVENTS=segment,allo
     assert_non_null(strstr(text, "\"e\":\"end\""));
     fclose(file);
     assert_string_equal(fake.said, "");
+    assert_int_equal(unlink(path) | rmdir(folder), 0);
+}
+
+/* Where the ring is full, the thread that needs a record writes those of all, and none is lost. */
+ISOLATED_CASE(test_full_ring, .environment = "CUPOOL_TRACE_EVENTS=segment,alloc")
+{
+    const unsigned int count = 20000; /* some times as many as it holds */
+    char folder[] = "/tmp/cupool-test-XXXXXX", path[64], line[1024];
+    unsigned int records = 0, ends = 0;
+    FILE *file;
+
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/t", folder);
+    setenv("CUPOOL_TRACE_FILE", path, 1);
+    fake_start();
+    __real_trace_open();
+    for (unsigned int i = 0; i < count; i++)
+        trace_block(TRACE_BLOCK_ALLOC, &(struct trace_block){.addr = 512 * i, .size = 512, .block = 512});
+    trace_close();
+    file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file)) {
+        records += strstr(line, "\"e\":\"alloc\"") != NULL;
+        ends += strstr(line, "\"e\":\"end\"") && strstr(line, "\"dropped\":0}");
+    }
+    fclose(file);
+    assert_int_equal(records, count);
+    assert_int_equal(ends, 1);
+    assert_int_equal(unlink(path) | rmdir(folder), 0);
+}
+
+/* A program that has closed its standard input, with no descriptors but the low ones: its trace has number 0. */
+ISOLATED_CASE(test_lowest_descriptor)
+{
+    char folder[] = "/tmp/cupool-test-XXXXXX", path[64];
+    struct rlimit low;
+
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/t", folder);
+    setenv("CUPOOL_TRACE_FILE", path, 1);
+    fake_start();
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &low), 0);
+    low.rlim_cur = 100;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    close(STDIN_FILENO);
+    __real_trace_open();
+    assert_non_null(trace_path());
+    assert_string_equal(trace_path(), path);
+    trace_close();
+    assert_null(trace_path());
     assert_int_equal(unlink(path) | rmdir(folder), 0);
 }
 
