@@ -125,4 +125,6 @@ MUTANTS = [
     Mutant("a context without room for an entry ends the program", ["shim_context"], [
         ("context = context_entry_new(); if (context) { context->pool = NULL; context->primary = false;",
          "context = context_entry_new(); if (true) { context->pool = NULL; context->primary = false;")]),
+    Mutant("pinned: the kernel's mask has a bit for one node more", ["shim_host_memory"], [
+        ("!own_node(&node) || node >= NODES_MAX)", "!own_node(&node) || node > NODES_MAX)")]),
 ]

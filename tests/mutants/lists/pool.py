@@ -483,4 +483,6 @@ MUTANTS = [
         ("addr - block->addr < block->requested ? 0 : -EINVAL", "addr - block->addr <= block->requested ? 0 : -EINVAL")]),
     Mutant("kept virtual memory takes another one's retained handle for its own", ["vmm_cache"], [
         ("b->own_map && b->handle == handle", "b->own_map")]),
+    Mutant("virtual memory: an unmap that the driver refuses makes a buffer unknown", ["vmm_cache"], [
+        ("/* Several mappings at once, or the driver refuses. */ settle_in(cache, addr, size);", "")]),
 ]

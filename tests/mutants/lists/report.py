@@ -119,4 +119,6 @@ MUTANTS = [
         ("rc = -EMSGSIZE;", "")]),
     Mutant("a child loses the program's handler of the signal", ["stats / Signal.test_a_child_keeps_the_programs_handler"], [
         ("sigaction(sig, NULL, &now) == 0 && now.sa_handler == on_signal", "sigaction(sig, NULL, &now) == 0")]),
+    Mutant("a page that is written takes a signal of the program's", ["shim_trace"], [
+        ("file_quiet_end(&quiet, len != 0);", "file_quiet_end(&quiet, true);")]),
 ]

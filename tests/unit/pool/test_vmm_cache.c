@@ -219,6 +219,20 @@ CASE(test_retained_too_late)
     assert_int_equal(side->driver->taken, 0); /* it is the driver's from then on */
 }
 
+/* The cache knows the buffer after an unmap that the driver refuses, and keeps it later. */
+CASE(test_unmapped_twice)
+{
+    struct buffer a = take(side, UNIT);
+
+    OK(side_unmap(side, a.addr, UNIT));
+    assert_int_equal(side_unmap(side, a.addr, UNIT), BAD);
+    OK(side_map(side, a.addr, UNIT, 0, a.handle));
+    OK(side_access(side, a.addr, UNIT, 0, 3));
+    give(side, &a);
+    assert_int_equal(side->driver->taken, UNIT);
+    assert_int_equal(vmm_cache_kept(side->cache, 0), UNIT);
+}
+
 /* Natively these fail. */
 CASE(test_given_up)
 {

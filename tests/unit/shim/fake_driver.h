@@ -103,7 +103,9 @@ struct fake {
     const char *renames[2];      /* before a lock another process gives the first file the second name, once */
     bool secure;                 /* the program is set-uid */
     bool no_memory;              /* of the host: for what is aligned, or zeroed */
-    bool barriers_refused;       /* it says that it has one, and refuses */
+    unsigned int binds;          /* calls of mbind; the last one's node, counted from 1 */
+    int bound;
+    bool barriers_refused; /* it says that it has one, and refuses */
     unsigned int barriers, registrations;
     struct pool_config config;       /* of the pool that was made last */
     unsigned int pools_refused;      /* so many are not made */

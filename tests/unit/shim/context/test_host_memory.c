@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_host_memory.c - shim/context/host_memory.c and shim/serve/pinned_requests.c: when pinned memory that has become
  * idle goes back to the driver, on the fake clock. tests/unit/pool/test_host_pool.c has the pool itself. */
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "base/process.h"
 #include "context/host_memory.h"
 #include "context/host_populate.h"
+#include "context/numa_key.h"
 #include "ready.h"
 #include "serve/pinned_requests.h"
 
@@ -300,4 +303,54 @@ ISOLATED_CASE(test_not_registered_any_more, .environment = DECAY " CUPOOL_HOST_P
     assert_int_equal(host_populated_free(&fake.driver, addr), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
     assert_int_equal(msync((void *)(uintptr_t)addr, 4096, MS_ASYNC), -1);
     assert_int_equal(errno, ENOMEM);
+}
+
+/* --- nodes --- */
+
+static unsigned int node_of_this;
+
+/* In place of glibc's. */
+int getcpu(unsigned int *cpu, unsigned int *node)
+{
+    *cpu = 0;
+    *node = node_of_this;
+    return 0;
+}
+
+/* Memory is asked for on the node that the thread is on, if its number has a bit in the kernel's mask. */
+ISOLATED_CASE(test_preferred_node)
+{
+    static const struct {
+        unsigned int node;
+        int bound;
+    } rows[] = {{0, 1}, {5, 6}, {1023, 0}, {1024, -1}, {1025, -1}};
+    char root[] = "/tmp/cupool-test-XXXXXX", path[128] = "";
+    static char memory[4096];
+    FILE *file;
+
+    assert_non_null(mkdtemp(root));
+    for (const char *part = "/sys/devices/system/node/"; *part; part++) {
+        snprintf(path + strlen(path), sizeof(path) - strlen(path), "%s%c", *path ? "" : root, *part);
+        if (part[1] == '/')
+            assert_int_equal(mkdir(path, 0700), 0);
+    }
+    strcat(path, "online");
+    file = fopen(path, "w");
+    assert_true(file && fputs("0-1\n", file) >= 0 && fclose(file) == 0);
+    start();
+    fake.root = root;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        node_of_this = rows[i].node;
+        fake.binds = 0;
+        numa_prefer(memory, sizeof(memory));
+        assert_int_equal(fake.binds, rows[i].bound >= 0);
+        if (fake.binds)
+            assert_int_equal(fake.bound, rows[i].bound);
+    }
+    assert_int_equal(unlink(path), 0);
+    for (char *end; strcmp(path, root) != 0;) {
+        end = strrchr(path, '/');
+        *end = '\0';
+        assert_int_equal(rmdir(path), 0);
+    }
 }

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include "context/pool_observer.h"
 #include "context/room.h"
@@ -187,6 +188,39 @@ ISOLATED_CASE(test_thread_stays, .environment = "CUPOOL_TRACE_FILE=/dev/null CUP
         pthread_setcancelstate(before, &after);
         assert_int_equal(after, cancel);
     }
+}
+
+static bool signalled;
+static volatile sig_atomic_t heard;
+
+static void hear(int number)
+{
+    heard++;
+}
+
+/* In place of libc's: a signal comes for the program while its file is written. */
+ssize_t pwrite64(int fd, const void *data, size_t len, off_t at)
+{
+    if (signalled)
+        raise(SIGPIPE);
+    return syscall(SYS_pwrite64, fd, data, len, at);
+}
+
+/* A write that succeeds has raised no signal, so the one that is there is the program's. */
+ISOLATED_CASE(test_signal_of_the_programs)
+{
+    char folder[] = "/tmp/cupool-test-XXXXXX", path[64];
+
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/page", folder);
+    setenv("CUPOOL_STATS_FILE", path, 1);
+    fake_start();
+    signal(SIGPIPE, hear);
+    signalled = true;
+    stats_page_open();
+    assert_true(heard > 0);
+    stats_page_finish();
+    assert_int_equal(unlink(path) | rmdir(folder), 0);
 }
 
 /* Whether a line is lost, when the disk is full just before its newline, or when it is too long for an event. */
