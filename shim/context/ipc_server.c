@@ -177,9 +177,9 @@ static void importers_look(uint64_t now)
     for (unsigned int i = 0; i < IPC_CONNECTIONS_MAX; i++) {
         struct connection *connection = &server.connections[i];
 
-        if (!connection->used || (!connection->holder.first && connection->socket.fd >= 0))
+        if (!connection->used || !connection->holder.first) /* without a hold it is free once it is lost */
             continue;
-        if (connection->holder.first && peer_process_lives(&connection->process)) {
+        if (peer_process_lives(&connection->process)) {
             lost |= connection->socket.fd < 0;
             held = true;
             continue;

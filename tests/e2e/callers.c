@@ -46,12 +46,15 @@ int caller_run(CUdeviceptr program)
 
 #else
 
-static int run(const char *path)
+static int run(const char *path, bool all_flags)
 {
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL), *own;
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL), *own, *host;
     __typeof__(&caller_run) function;
 
     if (!library || !(function = (__typeof__(&caller_run))dlsym(library, "caller_run")) || cudaMalloc(&own, 100000))
+        return 1;
+    /* The library's calls are its own, whichever of the program's came before. */
+    if (all_flags ? cudaHostAlloc(&host, 4096, cudaHostAllocPortable) : cudaMallocHost(&host, 4096))
         return 1;
     return function((uintptr_t)own) || cudaFree(own);
 }
@@ -63,7 +66,7 @@ int main(int argc, char **argv)
         int status;
 
         if (child == 0)
-            return run(argv[i]);
+            return run(argv[i], i % 2);
         if (child < 0 || waitpid(child, &status, 0) != child || status) {
             printf("%s: %s\n", argv[i], dlerror());
             return 1;

@@ -96,6 +96,8 @@ class Base(Case):
         registered: "set[tuple[str, str]]" = set()
         comms: "set[str]" = set()
         for e in events:
+            if e["e"] in ("register", "deregister"):
+                self.assertLessEqual(e["us"] * 1000, e["t"])  # the call began after the trace did
             if e["e"] == "comm_init":
                 comms.add(e["comm"])
             elif e["e"] == "comm_destroy":

@@ -398,6 +398,9 @@ class Beside(Base):
                          CUPOOL_BACKEND="nccl", CUPOOL_REGISTER="1")
         keys = ("nccl_segments", "nccl_registered", "nccl_deregistered", "nccl_failed", "nccl_parked")
         self.assertEqual([[s[k] for k in keys] for s in stats_of(done.out)], [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 1, 1, 0, 0]])
+        done = self.nccl("alloc:3000000", "comm", "reduce", "stats:-1", "uncomm", "free",
+                         CUPOOL_BACKEND="nccl", CUPOOL_REGISTER="1", SIMNCCL_FAIL="ncclCommRegister:1+", CUPOOL_LOG_LEVEL="error")
+        self.assertEqual([[s[k] for k in keys] for s in stats_of(done.out)], [[1, 0, 0, 1, 0]])
 
     def test_captures(self) -> None:
         """Memory that was to go when a capture began goes all the same."""

@@ -21,6 +21,16 @@ PAUSE = -1
 
 
 class Importer(Base):
+    def test_an_open_comes_first(self) -> None:
+        """The library starts with it: what is wrong with its settings is said."""
+        a = Process(self)
+        a.alloc(5000)
+        handle = a.handle(a.alloc(3000))
+        b = Process(self, CUPOOL_TRACE_LIMIT="nonsense")
+        self.assertEqual(b.err(), "")
+        b.open(handle, 3000)
+        self.assertIn("CUPOOL_TRACE_LIMIT", b.err())
+
     def test_memory_at_the_address_of_a_lost_block(self) -> None:
         """A reset ends what was open. What the driver puts there afterwards is the program's."""
         a, b = Process(self), Process(self)

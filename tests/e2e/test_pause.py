@@ -275,13 +275,17 @@ class Failures(Base):
         self.assertEqual((self.said(ours), self.said(ours)), ("resume 0", "check 0 2"))
 
     def test_a_neighbour_gives_idle_memory_back(self) -> None:
-        card = {"SIMGPU_SHARED": self.tmp / "card", "SIMGPU_MEMORY": "102M", "CUPOOL_NEIGHBOURS": "20000"}
-        ours = self.start("alloc:30000000", "alloc:30000000", KEEP, "wait", "resume", "check",
-                          env={**card, "CUPOOL_TRACE_FILE": self.tmp / "trace"})
-        self.assertEqual(self.said(ours), "pause 0")
-        other = self.start("alloc:70000000", "free:0", "mark:idle", "wait", env=card)
-        self.assertEqual(self.said(other), "idle")
-        self.go_on(ours)
-        self.assertEqual((self.said(ours), self.said(ours)), ("resume 0", "check 0 2"))
-        ours.communicate()
-        self.assertEqual([e["n"] for e in Trace(self.tmp / "trace").of("ask")], [30 * MIB])  # there was room for one of the two
+        for idle, asked in ((70000000, 30 * MIB), (100000000, 60 * MIB)):  # there was room for one of the two; for none
+            folder = self.folder()
+            card = {"SIMGPU_SHARED": folder / "card", "SIMGPU_MEMORY": "102M", "CUPOOL_NEIGHBOURS": "20000"}
+            ours = self.start("alloc:30000000", "alloc:30000000", KEEP, "wait", "resume", "check",
+                              env={**card, "CUPOOL_TRACE_FILE": folder / "trace"})
+            self.assertEqual(self.said(ours), "pause 0")
+            other = self.start(f"alloc:{idle}", "free:0", "mark:idle", "wait", env=card)
+            self.assertEqual(self.said(other), "idle")
+            self.go_on(ours)
+            self.assertEqual((self.said(ours), self.said(ours)), ("resume 0", "check 0 2"))
+            ours.communicate()
+            self.assertEqual([e["n"] for e in Trace(folder / "trace").of("ask")], [asked])
+            self.go_on(other)
+            other.communicate()

@@ -127,4 +127,7 @@ MUTANTS = [
          "context = context_entry_new(); if (true) { context->pool = NULL; context->primary = false;")]),
     Mutant("pinned: the kernel's mask has a bit for one node more", ["shim_host_memory"], [
         ("!own_node(&node) || node >= NODES_MAX)", "!own_node(&node) || node > NODES_MAX)")]),
+    Mutant("pause: neighbours are asked for less than is away", ["pause / Failures.test_a_neighbour_gives_idle_memory_back"], [
+        ("for (size_t k = 0; k < context->paused.segment_count; k++) if ((mapping = vmm_find(context->paused.segments[k])) && mapping->away)",
+         "for (size_t k = 1; k < context->paused.segment_count; k++) if ((mapping = vmm_find(context->paused.segments[k])) && mapping->away)")]),
 ]

@@ -239,4 +239,10 @@ MUTANTS = [
         ("flags & CU_CTX_SYNC_MEMOPS", "flags == CU_CTX_SYNC_MEMOPS")]),
     Mutant("kept memory is mapped with an offset", ["vmm_kept / AsNatively.test_every_word"], [
         ("handle, whole && vmm_kept_serves()", "handle, vmm_kept_serves()")]),
+    Mutant("a library's call counts as the program's that took pinned memory before", ["callers"], [
+        ("error = real_runtime(cudaMallocHost, CALLER)(ptr, size); serve_call_from(NULL);", "error = real_runtime(cudaMallocHost, CALLER)(ptr, size);")]),
+    Mutant("nvtx: functions behind the list are taken for some of it", ["shim_nvtx"], [
+        ("i < sizeof(rows) / sizeof(rows[0])", "i <= sizeof(rows) / sizeof(rows[0])")]),
+    Mutant("api: registrations that fail are not counted", ["api / Beside.test_registrations_are_counted"], [
+        ("to->nccl_failed = nccl.failed;", "")]),
 ]

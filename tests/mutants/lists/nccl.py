@@ -70,4 +70,10 @@ MUTANTS = [
         (".plain = owner != NULL, .own = true", ".plain = false, .own = true")]),
     Mutant("an abort that NCCL refuses leaves the communicator open", ["shim_refused"], [
         ("how != NCCL_END_SILENT && result == ncclInvalidArgument", "result == ncclInvalidArgument")]),
+    Mutant("the time of a registration is a moment", ["nccl / Registered.test_threads"], [
+        ('trace_call("register", info, comm, addr, size, now_ns() - start, result);', 'trace_call("register", info, comm, addr, size, now_ns(), result);')]),
+    Mutant("memory of a context that ends stays registered", ["nccl / Registered.test_memory_of_a_context_that_ends"], [
+        ("if (context && context->pool && !context->primary) context_events.context_ends(context);", "")]),
+    Mutant("a deregistration that fails is not told", ["nccl / Wrong.test_deregistration_fails"], [
+        ('if (result) log_once(LOG_WARN, "NCCL did not deregister', 'if (false) log_once(LOG_WARN, "NCCL did not deregister')]),
 ]

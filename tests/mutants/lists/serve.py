@@ -99,4 +99,6 @@ MUTANTS = [
         ("ipc_table_take(addr); /* if its context is gone */", "")]),
     Mutant("pinned memory that cannot be put in order goes to the driver", ["shim_host_memory"], [
         ("rc == -EINVAL ? SERVE_INVALID : rc == -ENOENT ? SERVE_FORWARD : SERVE_FAILED", "rc == -EINVAL ? SERVE_INVALID : SERVE_FORWARD")]),
+    Mutant("ipc: the library does not start with an open", ["ipc_beside / Importer.test_an_open_comes_first"], [
+        ("if (process_state_get() == PROCESS_NEW) process_start();", "", "serve_ipc_open")]),
 ]
