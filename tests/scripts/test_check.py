@@ -7,6 +7,7 @@ report about a program is held against the events in tests/e2e/test_catch.py, wh
 
 import os
 import re
+import resource
 import shutil
 import signal
 import struct
@@ -303,14 +304,30 @@ class Chains(Case):
         self.assertRegex(out, r"(?m)^program +(/usr)?/bin/sh ")
         self.assertIn("a shell takes as its own", self.check(0, self.file("bare", "exit 0\n")))
 
+    def test_a_program_that_cannot_be_read(self) -> None:
+        """It is larger than the memory that cupool-info may have."""
+        path = self.file("large", "")
+        os.truncate(path, 1 << 40)
+        limit = (1 << 32, 1 << 32)
+        done = subprocess.run([BUILD / "shim/cupool-info", "--check", path], capture_output=True, text=True, timeout=60,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit))
+        if not SANITIZED:  # a sanitizer needs more memory itself
+            self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+            self.assertIn("large", done.stdout + done.stderr)
+
     def test_env(self) -> None:
         app = APPS / "app_shared"
         self.assertIn("shared:", self.check(0, self.file("a", f"#!/usr/bin/env {app}\n")))
         self.assertIn("shared:", self.check(0, self.file("b", f"#!/usr/bin/env -S A=1 {app} -x\n")))
-        self.assertIn("shared:", self.check(0, "env", "A=1", app))
+        out = self.check(0, "env", "A=1", app)
+        self.assertIn("shared:", out)
+        self.assertRegex(out, r"(?m)^starter +env hands the environment on$")
         for option in ("-i", "-", "--ignore-environment"):
             self.assertIn(f"env {option} empties", self.check(1, "env", option, app))
         self.assertIn("takes LD_PRELOAD away", self.check(1, "env", "-u", "LD_PRELOAD", app))
+        # Without PATH a program is looked for where exec would look.
+        done = subprocess.run([BUILD / "shim/cupool-info", "--check", "true"], env={}, cwd=self.dir, capture_output=True, text=True, timeout=60)
+        self.assertRegex(done.stdout, r"(?m)^program +(/usr)?/bin/true ", done.stderr)
         self.assertIn("replaces", self.check(1, "env", "LD_PRELOAD=x.so", app))
 
     def test_env_splits(self) -> None:
