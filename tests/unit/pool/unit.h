@@ -218,7 +218,7 @@ static inline void meet(struct meeting *meeting, unsigned int threads, unsigned 
     atomic_fetch_add(&meeting->arrived, 1);
     /* On a busy machine a thread that yields comes back after milliseconds, one that sleeps at once. */
     for (unsigned int i = 1; atomic_load(&meeting->arrived) < want; i++)
-        if (i % 2000 == 0)
+        if (i % 20000 == 0)
             nanosleep(&(struct timespec){.tv_nsec = 1000}, NULL);
 }
 

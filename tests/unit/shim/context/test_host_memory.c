@@ -334,7 +334,7 @@ ISOLATED_CASE(test_preferred_node)
         if (part[1] == '/')
             assert_int_equal(mkdir(path, 0700), 0);
     }
-    strcat(path, "online");
+    snprintf(path + strlen(path), sizeof(path) - strlen(path), "online");
     file = fopen(path, "w");
     assert_true(file && fputs("0-1\n", file) >= 0 && fclose(file) == 0);
     start();
