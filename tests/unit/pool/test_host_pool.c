@@ -352,3 +352,25 @@ CASE(test_no_descriptors)
     assert_in_range(served, 1, 4);
     put(first, 512);
 }
+
+/* Nor does the pool keep what the driver gives for a new owner when there is no descriptor for the owner's blocks. */
+CASE(test_no_descriptor_for_an_owner)
+{
+    static const size_t sizes[] = {4 * KIB, 2 * MIB};
+    struct host_key other = plain;
+    uint64_t addr = 0;
+
+    other.owner++;
+    for (unsigned int i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        put(get(sizes[i]), sizes[i]);
+        (void)host_pool_trim(fake.pool, false); /* the segment's descriptors are spare */
+        host_fake_no_pages = true;
+        fake.calls[HOST_CALL_ALLOC] = 0;
+        assert_int_equal(program_alloc(&fake, &other, sizes[i], ID, &addr), -ENOMEM);
+        host_fake_no_pages = false;
+        assert_true(fake.calls[HOST_CALL_ALLOC] > 0);
+        assert_int_equal(fake.held, 0);
+        assert_int_equal(stats().held, 0);
+        assert_sound();
+    }
+}

@@ -38,7 +38,9 @@ CASE(test_orders)
     const unsigned int made = calls(side);
 
     OK(side_release(side, a.handle));
+    assert_int_equal(side->begun, 0); /* the mapping has the memory */
     OK(side_unmap(side, a.addr, UNIT));
+    assert_int_equal(side->begun, 1);
     OK(side_unreserve(side, a.addr, UNIT));
     OK(side_create(side, UNIT, 1, &b.handle));
     OK(side_reserve(side, UNIT, ALIGN, &b.addr));
