@@ -105,6 +105,7 @@ struct fake {
     bool no_memory;              /* of the host: for what is aligned, or zeroed */
     unsigned int binds;          /* calls of mbind; the last one's node, counted from 1 */
     int bound;
+    bool policy_hidden;    /* as in a container that forbids the question */
     bool barriers_refused; /* it says that it has one, and refuses */
     unsigned int barriers, registrations;
     struct pool_config config;       /* of the pool that was made last */

@@ -198,7 +198,11 @@ WRAPPED(long, syscall, (long number, ...))
     }
     if (number == SYS_futex)
         fake.futexes++;
-    if (number == SYS_get_mempolicy) { /* a container may forbid it */
+    if (number == SYS_get_mempolicy && fake.policy_hidden) {
+        errno = EPERM;
+        return -1;
+    }
+    if (number == SYS_get_mempolicy) {
         *(int *)a[0] = MPOL_DEFAULT;
         return 0;
     }

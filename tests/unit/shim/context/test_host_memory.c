@@ -346,6 +346,11 @@ ISOLATED_CASE(test_preferred_node)
         assert_int_equal(fake.binds, rows[i].bound >= 0);
         if (fake.binds)
             assert_int_equal(fake.bound, rows[i].bound);
+        fake.policy_hidden = i % 2;
+        errno = 77;
+        assert_int_equal(numa_key(), rows[i].node + 1);
+        assert_int_equal(errno, 77); /* whatever the kernel has answered */
+        fake.policy_hidden = false;
     }
     assert_int_equal(unlink(path), 0);
     for (char *end; strcmp(path, root) != 0;) {

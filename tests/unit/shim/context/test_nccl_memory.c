@@ -2,6 +2,7 @@
 /* test_nccl_memory.c - shim/nccl/comms.c and shim/context/segment_driver.c: segments from ncclMemAlloc, and which of
  * them may not go back because a graph that was captured since may have them registered. */
 
+#include "base/process.h"
 #include "nccl/register_calls.h"
 #include "ready.h"
 
@@ -206,6 +207,19 @@ ISOLATED_CASE(test_visit)
         set_current(NULL);
         assert_true(fake_thread_is_clean(NULL));
     }
+}
+
+/* Where there is no driver, there is nothing to put back, and nothing to ask. */
+ISOLATED_CASE(test_no_driver)
+{
+    struct nccl_visit visit;
+
+    fake.absent = true;
+    nccl_visit_begin(&visit);
+    assert_true(process_is_inside());
+    nccl_visit_end(&visit);
+    assert_false(process_is_inside());
+    assert_true(nccl_memory_is_shareable(0x1000));
 }
 
 /* NCCL that is loaded later may need it. */

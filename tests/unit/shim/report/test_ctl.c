@@ -265,3 +265,18 @@ UNIT_CASE(test_too_long)
     assert_int_equal(fake.size, 0);
     assert_int_equal(asked(CTL_LIST, -1, 0), 0);
 }
+
+/* A list of one device has no other, be it the first. */
+UNIT_CASE(test_list_of_one)
+{
+    for (int device = 0; device < 3; device++) {
+        char begin[32];
+
+        start(3);
+        assert_int_equal(asked(CTL_LIST, device, 0), 0);
+        snprintf(begin, sizeof(begin), "{\"device\":%d,", device);
+        assert_non_null(strstr(fake.text, begin));
+        assert_ptr_equal(strstr(fake.text, "\"device\":"), strstr(fake.text, begin) + 1);
+        assert_null(strstr(strstr(fake.text, begin) + 2, "\"device\":"));
+    }
+}

@@ -4,7 +4,9 @@
  * tests/unit/test_records.c has the rest, with the clock as it is. shim/trace/stacks.c: who called, where there is no
  * unwinder. shim/context/pool_observer.c: what the pool tells of. shim/report/oom.c: how often all is told. And what
  * writes files leaves a thread as it was. */
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -210,6 +212,7 @@ ssize_t pwrite64(int fd, const void *data, size_t len, off_t at)
 ISOLATED_CASE(test_signal_of_the_programs)
 {
     char folder[] = "/tmp/cupool-test-XXXXXX", path[64];
+    int fd;
 
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof(path), "%s/page", folder);
@@ -219,7 +222,12 @@ ISOLATED_CASE(test_signal_of_the_programs)
     signalled = true;
     stats_page_open();
     assert_true(heard > 0);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_not_equal(flock(fd, LOCK_SH | LOCK_NB), 0);
     stats_page_finish();
+    assert_int_equal(flock(fd, LOCK_SH | LOCK_NB), 0); /* so readers see that the program has ended */
+    close(fd);
     assert_int_equal(unlink(path) | rmdir(folder), 0);
 }
 
@@ -343,13 +351,15 @@ ISOLATED_CASE(test_lowest_descriptor)
     assert_int_equal(unlink(path) | rmdir(folder), 0);
 }
 
-/* Lines that the file did not take use none of its limit up. */
+/* Lines that the file did not take use none of its limit up, and the end says how many they were. */
 ISOLATED_CASE(test_lost_lines, .environment = "CUPOOL_TRACE_LIMIT=64K")
 {
     static const char line[] = "{\"e\":\"test\"}\n";
-    char folder[] = "/tmp/cupool-test-XXXXXX", path[64];
+    char folder[] = "/tmp/cupool-test-XXXXXX", path[64], text[8192] = "", end[64];
     struct rlimit none, before;
+    unsigned int lost = 0;
     struct stat st;
+    FILE *file;
     off_t full;
 
     assert_non_null(mkdtemp(folder));
@@ -363,7 +373,7 @@ ISOLATED_CASE(test_lost_lines, .environment = "CUPOOL_TRACE_LIMIT=64K")
     none = before;
     none.rlim_cur = 1;
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
-    for (size_t lost = 0; lost < 65536; lost += strlen(line))
+    for (; lost * strlen(line) < 65536; lost++)
         trace_file_put_event(line, strlen(line), 0);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     assert_int_equal(stat(path, &st) || st.st_size != full, 0);
@@ -371,5 +381,12 @@ ISOLATED_CASE(test_lost_lines, .environment = "CUPOOL_TRACE_LIMIT=64K")
     assert_int_equal(stat(path, &st), 0);
     assert_true(st.st_size >= full + (off_t)strlen(line));
     assert_null(strstr(fake.said, "limit"));
+    trace_close();
+    file = fopen(path, "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
+    fclose(file);
+    snprintf(end, sizeof(end), ",\"dropped\":%u}", lost);
+    assert_non_null(strstr(text, end));
     assert_int_equal(unlink(path) | rmdir(folder), 0);
 }
