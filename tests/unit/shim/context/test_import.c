@@ -4,6 +4,7 @@
  * address for two contexts, where one of them ends, and where an exporter tells nonsense. Between processes:
  * tests/e2e/test_ipc.py.
  */
+#include <errno.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -26,6 +27,7 @@ static struct {
     atomic_uint seen; /* calls that let the library know of the current context */
     atomic_uint maps, grants, waits;
     int rc;                /* of ipc_peer_ask */
+    CUresult waited;       /* of context_wait_handle */
     void (*during)(void);  /* the next wait, once: what other threads do meanwhile */
     void (*asking)(void);  /* the next request, once */
     void (*mapping)(void); /* and the next mapping */
@@ -58,7 +60,7 @@ CUresult context_wait_handle(CUcontext handle)
         fake.during = NULL;
         during();
     }
-    return CUDA_SUCCESS;
+    return fake.waited;
 }
 
 CUresult ipc_map_open(const struct ipc_grant *grant, int fd, uint64_t *ret_addr)
@@ -176,6 +178,37 @@ UNIT_CASE(test_two_contexts_at_one_address)
     }
     assert_int_equal(fake.maps + fake.grants, 0);
     assert_false(is_block(AT + 512, 1));
+}
+
+/* Whichever was opened first: a block that is open is not asked for again. */
+UNIT_CASE(test_an_older_one_again)
+{
+    granted(IPC_NATIVE);
+    assert_int_equal(opened(1, 1, 0), AT);
+    assert_int_equal(opened(1, 2, 512), AT + 512);
+    fake.rc = -ETIMEDOUT; /* of a request */
+    assert_int_equal(opened(1, 1, 0), AT);
+    assert_int_equal(opened(1, 2, 512), AT + 512);
+    for (int i = 0; i < 2; i++)
+        assert_true(closes(AT) && closes(AT + 512));
+    assert_int_equal(fake.maps + fake.grants, 0);
+}
+
+/* The last close fails with the context's work: the block stays open, and the address is the library's. */
+UNIT_CASE(test_a_wait_that_fails)
+{
+    bool ours = false;
+
+    granted(IPC_NATIVE);
+    assert_int_equal(opened(1, 1, 0), AT);
+    fake.waited = CUDA_ERROR_LAUNCH_FAILED;
+    assert_int_equal(ipc_import_close(AT, &ours), CUDA_ERROR_LAUNCH_FAILED);
+    assert_true(ours);
+    assert_false(closes(AT + 512)); /* nobody's */
+    assert_true(is_block(AT, 1));
+    fake.waited = CUDA_SUCCESS;
+    assert_true(closes(AT));
+    assert_int_equal(fake.maps + fake.grants, 0);
 }
 
 /* With a context goes what the driver has mapped there, and not what the library has mapped by itself. */

@@ -3,6 +3,8 @@
  * buffers alike, and when CUPOOL_VMM=1 has no effect. The cache itself: tests/unit/pool; a program's calls:
  * tests/e2e/test_vmm_kept.py. */
 
+#include "base/process.h"
+#include "context/capture_gate.h"
 #include "context/vmm_kept.h"
 #include "isolated.h"
 
@@ -182,4 +184,76 @@ ISOLATED_CASE(test_ranges_and_access)
         assert_int_equal(got[i].id, i);
         assert_int_equal(got[i].flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     }
+}
+
+/* --- the program's calls --- */
+
+#define AT   UINT64_C(0x700000000000)
+#define SIZE ((size_t)2 << 20)
+
+static unsigned int unmaps, releases;
+
+static CUresult next_reserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
+                             unsigned long long flags)
+{
+    *ptr = AT;
+    return CUDA_SUCCESS;
+}
+
+static CUresult next_create(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
+                            unsigned long long flags)
+{
+    *handle = 7;
+    return CUDA_SUCCESS;
+}
+
+static CUresult next_map(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                         unsigned long long flags)
+{
+    return CUDA_SUCCESS;
+}
+
+static CUresult next_unmap(CUdeviceptr ptr, size_t size)
+{
+    unmaps++;
+    return CUDA_SUCCESS;
+}
+
+static CUresult next_release(CUmemGenericAllocationHandle handle)
+{
+    releases++;
+    return CUDA_SUCCESS;
+}
+
+/* What the driver has unmapped is not in the cache any more: the handle's release gives the memory back. */
+ISOLATED_CASE(test_unmapped_during_a_capture, .environment = ON)
+{
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr ptr = 0;
+
+    start();
+    fake.next_of[REAL_cuMemAddressReserve] = (void *)next_reserve;
+    fake.next_of[REAL_cuMemCreate] = (void *)next_create;
+    fake.next_of[REAL_cuMemMap] = (void *)next_map;
+    fake.next_of[REAL_cuMemUnmap] = (void *)next_unmap;
+    fake.next_of[REAL_cuMemRelease] = (void *)next_release;
+    assert_int_equal(cuMemAddressReserve(&ptr, SIZE, 0, 0, 0), CUDA_SUCCESS);
+    assert_int_equal(cuMemCreate(&handle, SIZE, &usual, 0), CUDA_SUCCESS);
+    assert_int_equal(cuMemMap(ptr, SIZE, 0, handle, 0), CUDA_SUCCESS);
+    atomic_store(&capture_count, 1);
+    assert_int_equal(cuMemUnmap(ptr, SIZE), CUDA_SUCCESS);
+    assert_int_equal(unmaps, 1);
+    atomic_store(&capture_count, 0);
+    assert_int_equal(cuMemRelease(handle), CUDA_SUCCESS);
+    assert_int_equal(releases, 1);
+}
+
+/* Once the process has begun to exit, nothing is kept: nobody would make the deferred calls. */
+ISOLATED_CASE(test_exit, .environment = ON)
+{
+    start();
+    assert_non_null(vmm_kept_cache());
+    assert_true(vmm_kept_serves());
+    process_end();
+    assert_false(vmm_kept_serves());
 }

@@ -8,8 +8,10 @@
 #include <fcntl.h>
 
 #include "base/descriptor.h"
+#include "base/process.h"
 #include "context/capture_history.h"
 #include "context/pause.h"
+#include "cupool.h"
 #include "vmm_driver.h"
 
 #define VMM ORDERED " CUPOOL_BACKEND=vmm"
@@ -222,7 +224,9 @@ VMM_CASE(test_pause)
     assert_int_equal(mappings_count(true), 0);
     arrivals = context_arrivals();
     fake_fail(FN(cuMemCreate), CUDA_ERROR_OUT_OF_MEMORY, 1);
-    assert_int_equal(resume_device(0, &bytes), -ENOMEM);
+    process_start();
+    assert_int_equal(cupool_lib_resume(0), -ENOMEM);
+    assert_non_null(strstr(fake.said, "2:device 0 is not resumed: "));
     assert_int_equal(context_arrivals(), arrivals + 1);
     assert_int_equal(resume_device(0, &bytes), 0);
     assert_int_equal(mappings_count(true), 1);
