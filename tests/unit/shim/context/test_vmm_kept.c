@@ -225,7 +225,7 @@ static CUresult next_release(CUmemGenericAllocationHandle handle)
     return CUDA_SUCCESS;
 }
 
-/* What the driver has unmapped is not in the cache any more: the handle's release gives the memory back. */
+/* The cache forgets a mapping that the driver has undone: the handle's release gives the memory back. */
 ISOLATED_CASE(test_unmapped_during_a_capture, .environment = ON)
 {
     CUmemGenericAllocationHandle handle = 0;
