@@ -273,6 +273,26 @@ class Others(Case):
         self.assertEqual(done.returncode, 1)
         self.assertIn("LD_PRELOAD does not name libcupool.so", done.stdout)
 
+    @unittest.skipIf(SANITIZED, "the preload would be in front of the sanitizer")
+    def test_no_descriptor(self) -> None:
+        """Of the script; it is said once."""
+        lib = self.compile("libnone.so", "-shared", "-fPIC", source="void *fopen(const char *path, const char *mode) { return 0; }\n"
+                           "void *fopen64(const char *path, const char *mode) { return 0; }\n")
+        done = subprocess.run([BUILD / "shim/cupool-info", "--check", self.file("one", "#!/bin/sh\n")], capture_output=True, text=True,
+                              env={"PATH": os.environ["PATH"], "LD_PRELOAD": str(lib)})
+        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        self.assertEqual(len(re.findall("cannot be read", done.stdout)), 1, done.stdout)
+        self.assertNotIn("too many", done.stdout)
+
+    @unittest.skipIf(SANITIZED, "the preload would be in front of the sanitizer")
+    def test_no_process(self) -> None:
+        """For the loader's answer; a child that an earlier program has left is not waited for."""
+        lib = self.compile("libnone.so", "-shared", "-fPIC", source="int fork(void) { return -1; }\n")
+        done = subprocess.run(["sh", "-c", 'sleep 100 >/dev/null 2>&1 & echo $!; LD_PRELOAD=$1 exec "$2" --check /bin/true', "sh", lib,
+                               BUILD / "shim/cupool-info"], capture_output=True, text=True, timeout=50)
+        os.kill(int(done.stdout.split()[0]), signal.SIGKILL)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+
     def test_missing_library(self) -> None:
         lib = self.compile("libgone.so", "-shared", "-fPIC")
         app = self.compile("app", "-Wl,--no-as-needed", lib)

@@ -5,6 +5,18 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("a visit to NCCL asks a driver that is not there", ["shim_nccl_memory"], [
+        ("visit->relaxed = visit->driver && visit->driver->cuThread", "visit->relaxed = visit->driver->cuThread")]),
+    Mutant("whether memory is NCCL's is asked of a driver that is not there", ["shim_nccl_memory"], [
+        ("return !driver || !driver->cuPointerGetAttribute ||", "return !driver->cuPointerGetAttribute ||")]),
+    Mutant("pinned memory: a forbidden question changes errno", ["shim_host_memory"], [
+        ("errno = saved;", "(void)saved;", "numa_key")]),
+    Mutant("virtual memory is kept while the process exits", ["shim_vmm_kept"], [
+        ("return process_serves() && !capture_active() &&", "return !capture_active() &&")]),
+    Mutant("ipc: a block that is open is asked for again", ["import"], [
+        ("import = *block_bucket(block);", "import = NULL;")]),
+    Mutant("ipc: a close whose wait fails is not the library's", ["import"], [
+        ("*ret_ours = context != NULL;", "*ret_ours = false;")]),
     Mutant("a thread without host memory looks for contexts for ever", ["shim_pins"], [
         ("if (!pins_possible() || is_left_out(context))", "if (is_left_out(context))")]),
     Mutant("a device is paused although NCCL may have registered memory for a graph", ["shim_pause"], [

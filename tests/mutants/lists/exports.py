@@ -5,6 +5,10 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("virtual memory: the cache keeps a mapping that the driver has undone", ["shim_vmm_kept"], [
+        ("vmm_cache_unmapped(cache, ptr, size);", "(void)0;")]),
+    Mutant("a device that is not resumed is not said", ["shim_vmm_memory"], [
+        ('log_write(LOG_WARN, "device %d is not resumed: %s", device, pause_reason());', "(void)0;")]),
     Mutant("switch: a thread that works on an import may be cancelled", ["switch / Wrong.test_threads_that_are_cancelled"], [
         ("pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &call->cancel);", "call->cancel = PTHREAD_CANCEL_ENABLE;")]),
     Mutant("pinned memory: flags that the driver does not know are pooled", ["pinned / Flags.test_unknown_ones"], [

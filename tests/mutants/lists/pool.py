@@ -5,6 +5,16 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("pinned memory: a segment without a family is entered", ["host_pool"], [
+        ("(is_slab && !rest) || !segment->family || host_table_add", "(is_slab && !rest) || host_table_add")]),
+    Mutant("pinned memory: what cannot be entered stays with the pool", ["host_pool"], [
+        ("if (rc) (void)host_segment_give(pool, segment, true);", "")]),
+    Mutant("pinned memory: a shard gives back what it has handed out", ["host_shards"], [
+        ("if (shard->out >= HOST_SHARD_OUT) out_give_back", "if (shard->out < HOST_SHARD_OUT) out_give_back")]),
+    Mutant("virtual memory: nobody is told of a deferred unmap", ["vmm_cache"], [
+        ("end(cache, served ? b : NULL);", "end(cache, NULL);", "vmm_cache_unmap")]),
+    Mutant("virtual memory: a handle's release is told of while the memory is mapped", ["vmm_cache"], [
+        ("b && b->state != VMM_PLAIN ? &cache->accounts", "b ? &cache->accounts")]),
     Mutant("a pause does not wait for a fill under way", ["suspend"], [
         ("if (!rc) fills_wait(pool);", "")]),
     # --- virtual memory that is kept ---

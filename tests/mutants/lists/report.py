@@ -5,6 +5,10 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("a list of the first device has all", ["ctl_commands"], [
+        ("if (request->device < 0 || request->device == device)", "if (request->device < 1 || request->device == device)")]),
+    Mutant("the statistics page is locked after the end", ["shim_trace"], [
+        ("file_close(atomic_load(&page.fd), &page.file, /* done: */ true);", "", "stats_page_finish")]),
     # --- the order of frees ---
     Mutant("exit ends no further than a cancelled thread", ["hang / Hang.test_exit_by_a_cancelled_thread"], [
         ("pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); while ((rc = pthread_tryjoin_np",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("the end does not say how many lines a full disk has cost", ["shim_trace"], [
+        ("trace.dropped++;", ";", "trace_file_put_event")]),
     Mutant("pinned memory counts as held by the device where events are left out", ["gap", "pinned / Events.test_what_is_left_out_is_told"], [
         ('strcmp(tally->backend, TRACE_HOST) == 0 ? "host_held" : "held"', '"held"')]),
     # --- settings and the trace ---
