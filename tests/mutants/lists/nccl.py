@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("a communicator's memory may go while its ranks agree about a window", ["shim_nccl_memory"], [
+        ("used = nccl_use_begin(comm, NULL); nccl_visit_begin(&visit); rc = agree(", "used = NULL; nccl_visit_begin(&visit); rc = agree(")]),
     # --- NCCL ---
     Mutant("NCCL: cuMemFree gives up mapped memory", ["nccl_used / Used.test_mapped"], [
         ("if (entry && !entry->context) /* mapped memory: the driver does not free it by cuMemFree */ entry = NULL;", "")]),

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_nccl_memory.c - shim/nccl/comms.c and shim/context/segment_driver.c: segments from ncclMemAlloc, and which of
- * them may not go back because a graph that was captured since may have them registered. */
+/* test_nccl_memory.c - shim/nccl/comms.c, window.c and shim/context/segment_driver.c: segments from ncclMemAlloc, and
+ * which of them may not go back because a graph that was captured since may have them registered. */
 
 #include "base/process.h"
 #include "nccl/register_calls.h"
+#include "nccl/window.h"
+#include "nccl_reg_state.h"
 #include "ready.h"
 
 #define NCCL    ORDERED " CUPOOL_BACKEND=nccl"
@@ -261,4 +263,40 @@ ISOLATED_CASE(test_state)
         asked.now = rows[i].now;
         assert_int_equal(nccl_comm_state(&its, NULL), rows[i].rc);
     }
+}
+
+static unsigned int users;
+
+static ncclResult_t next_gather(void)
+{
+    users = atomic_load(&atomic_load(&nccl_registry()->all)->users);
+    return ncclInvalidArgument;
+}
+
+static CUresult stream_destroy(CUstream stream)
+{
+    return CUDA_SUCCESS;
+}
+
+/* While the ranks agree about a window, no other thread deregisters memory of the communicator. */
+ISOLATED_CASE(test_window)
+{
+    static const struct real_nccl its = {.next = {[REAL_NCCL_ncclAllGather] = (void *)next_gather,
+                                                  [REAL_NCCL_ncclCommWindowRegister] = (void *)next_gather,
+                                                  [REAL_NCCL_ncclCommWindowDeregister] = (void *)next_gather}};
+    static const struct nccl_reg_ops ops;
+    const struct nccl_reg_comm_info info = {.device = 0, .ranks = 1, .arg = (void *)&its};
+    ncclWindow_t window = NULL;
+    struct nccl_reg *reg;
+    char comm[64];
+
+    fake_start();
+    fake.registers = true;
+    fake.driver.cuStreamDestroy_v2 = stream_destroy;
+    assert_int_equal(nccl_reg_create(&ops, &reg), 0);
+    atomic_store(&nccl_registry_private, reg);
+    assert_int_equal(nccl_reg_comm_add(nccl_registry(), comm, &info), 0);
+    assert_int_equal(window_register((ncclComm_t)(void *)comm, 0x1000, 4096, &window), -EIO);
+    assert_int_equal(users, 1);
+    assert_int_equal(atomic_load(&atomic_load(&reg->all)->users), 0);
 }
