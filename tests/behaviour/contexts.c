@@ -258,7 +258,7 @@ BT_TEST(fresh_thread_free_async)
     return bt_usable(N);
 }
 
-enum { FRESH_HANDLE, FRESH_DEFAULT, FRESH_STREAM, FRESH_WAYS };
+enum { FRESH_HANDLE, FRESH_DEFAULT, FRESH_PER_THREAD, FRESH_STREAM, FRESH_WAYS };
 
 struct fresh {
     int way;
@@ -290,7 +290,10 @@ BT_TEST(fresh_thread_runtime)
 
     OK(cudaStreamCreate(&stream));
     for (int way = 0; way < FRESH_WAYS; way++) {
-        fresh = (struct fresh){.way = way, .stream = way == FRESH_STREAM ? stream : NULL};
+        fresh = (struct fresh){.way = way,
+                               .stream = way == FRESH_STREAM       ? stream
+                                         : way == FRESH_PER_THREAD ? cudaStreamPerThread
+                                                                   : NULL};
         OK(cudaMalloc(&fresh.block, N));
         TRY(bt_thread_start(&t, thread_runtime_fn, &fresh));
         TRY(bt_thread_join(&t));
