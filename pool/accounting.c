@@ -61,10 +61,9 @@ void handed_collect(struct pool *pool, struct magazine *magazine)
     atomic_store_explicit(&magazine->handed_most, 0, memory_order_relaxed);
 }
 
-ptrdiff_t handed_now(const struct pool *pool)
+ptrdiff_t handed_now(const struct pool *pool, ptrdiff_t handed)
 {
     const unsigned int count = magazine_count(pool);
-    ptrdiff_t handed = pool->handed;
 
     for (unsigned int i = 0; i < count; i++)
         handed += balance(&pool->magazines[i].handed);

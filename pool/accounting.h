@@ -39,8 +39,8 @@ static inline void handed_sub(struct magazine *magazine, size_t size)
 }
 
 /* The bytes handed out, and their maximum where pool->stats.peak_live does not have it yet. Exact with all locks,
- * approximate without. */
-ptrdiff_t handed_now(const struct pool *pool);
+ * approximate without. handed: pool->handed, as the caller may read it. */
+ptrdiff_t handed_now(const struct pool *pool, ptrdiff_t handed);
 ptrdiff_t handed_most(const struct pool *pool);
 /* With both locks: add the magazine's counts to the pool's. */
 void handed_collect(struct pool *pool, struct magazine *magazine);

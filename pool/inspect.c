@@ -185,7 +185,7 @@ static size_t cached_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_l
     idle = idle_bytes(pool);
     for (unsigned int i = 0; i < count && all; i++)
         cached += cached_sum(&pool->magazines[i], add_up);
-    *ret_live = all ? live_bytes(pool) - cached : (size_t)handed_now(pool) + deferred_bytes(pool);
+    *ret_live = all ? live_bytes(pool) - cached : (size_t)handed_now(pool, pool->handed) + deferred_bytes(pool);
     *ret_most = handed_most(pool); /* under the locks: threads that free now would make it less than live */
     for (unsigned int i = 0; i < count && all; i++)
         idle += cached_sum(&pool->magazines[i], add_up_idle);
@@ -199,23 +199,25 @@ static size_t cached_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_l
 
 /* May run without the lock, after a wait in vain: a signal handler may have interrupted the holder on this thread. The
  * counters are then of different moments, which is good enough for a report. */
-__attribute__((no_sanitize("thread"))) static void stats_copy(const struct pool *pool, struct pool_stats *ret_stats)
+__attribute__((no_sanitize("thread"))) static void stats_copy(const struct pool *pool, struct pool_stats *ret_stats,
+                                                              ptrdiff_t *ret_handed)
 {
     *ret_stats = pool->stats;
+    *ret_handed = pool->handed;
 }
 
 void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
 {
     const bool taken = lock_take_within(&pool->lock, STATS_WAIT_NS);
-    ptrdiff_t most = 0;
+    ptrdiff_t most = 0, handed;
 
-    stats_copy(pool, ret_stats);
+    stats_copy(pool, ret_stats, &handed);
     ret_stats->idle = idle_bytes(pool);
     if (taken) {
         ret_stats->idle = cached_idle(pool, STATS_WAIT_NS, &ret_stats->live, &most);
         lock_give(&pool->lock);
     } else {
-        ret_stats->live = (size_t)handed_now(pool) + deferred_bytes(pool);
+        ret_stats->live = (size_t)handed_now(pool, handed) + deferred_bytes(pool);
     }
     if ((ptrdiff_t)ret_stats->peak_live < most)
         ret_stats->peak_live = (size_t)most;

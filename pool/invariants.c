@@ -99,7 +99,7 @@ static bool handed_sound(const struct pool *pool)
     for (unsigned int i = 0; i < MAGAZINES; i++)
         for (const struct block *block = pool->magazines[i].deferred; block; block = block->link)
             handed -= (ptrdiff_t)block->size;
-    return handed == handed_now(pool) || atomic_load(&pool->shown.ordering);
+    return handed == handed_now(pool, pool->handed) || atomic_load(&pool->shown.ordering);
 }
 
 /* With all locks: true if these books hold the sums over the segments of this owner (NULL: the pool). */

@@ -264,7 +264,7 @@ MUTANTS = [
     Mutant("strays have no end", ["sizes"], [
         ("if (magazine->strays_count >= STRAY_MAX)", "if (false)")]),
     Mutant("reading the statistics changes the deferred-free budget", ["magazine"], [
-        ("stats_copy(pool, ret_stats); ret", "if (taken) pool->stats.peak_live = (size_t)handed_most(pool); stats_copy(pool, ret_stats); ret")]),
+        ("stats_copy(pool, ret_stats, &handed); ret", "if (taken) pool->stats.peak_live = (size_t)handed_most(pool); stats_copy(pool, ret_stats, &handed); ret")]),
     Mutant("deferred blocks are coalesced before a request looks at them", ["magazine"], [
         ("if (flush_if_due(pool, size) && magazines_take(pool, NULL, requested, ret_addr)) return 0;", "flush_if_due(pool, size);")]),
     Mutant("hits do not count for the peak", ["magazine"], [
@@ -435,7 +435,7 @@ MUTANTS = [
         ("(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "pool->releasing &&"),
         ("pool->releasing || atomic_load(&pool->shown.ordering) ||", "pool->releasing ||")]),
     Mutant("reading the statistics changes where memory lies", ["magazine"], [
-        ("stats_copy(pool, ret_stats); ret", "if (taken) coalesce_all(pool); stats_copy(pool, ret_stats); ret")]),
+        ("stats_copy(pool, ret_stats, &handed); ret", "if (taken) coalesce_all(pool); stats_copy(pool, ret_stats, &handed); ret")]),
     Mutant("growth that was refused first counts twice", ["excess"], [
         ("bool entered; int rc; lock_take(&pool->lock); segment_size",
          "bool entered; int rc; release_excess(pool, size, false, &alone); lock_take(&pool->lock); segment_size"),

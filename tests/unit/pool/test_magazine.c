@@ -304,10 +304,10 @@ POOL_CASE(test_on_its_way_to_the_pool)
         sched_yield();
     magazine_visit(&env->pool->magazines[0]); /* until the other thread has left it */
     magazine_unlock(&env->pool->magazines[0]);
-    assert_int_equal(handed_now(env->pool), live_bytes(env->pool));
+    assert_int_equal(handed_now(env->pool, env->pool->handed), live_bytes(env->pool));
     lock_give(&env->pool->lock);
     pthread_join(thread, NULL);
-    assert_int_equal(handed_now(env->pool), 0);
+    assert_int_equal(handed_now(env->pool, env->pool->handed), 0);
     assert_int_equal(stats_of(env->pool).live, 0);
     assert_int_equal(stats_of(env->pool).peak_live, 3 * MIB);
     assert_sound(env->pool, env->fake);
