@@ -4,7 +4,7 @@
  *
  * Locking: peers.lock guards the list, and what its entries say otherwise. It is a leaf, held over system calls that do
  * not wait: a close is sent with it. A thread that asks an exporter has set busy in its entry, and waits for the answer
- * without the lock; other threads that want to ask the same exporter wait for busy.
+ * without the lock; other threads that want to ask that exporter wait until it is no longer busy.
  */
 #include "context/ipc_peer.h"
 
@@ -226,7 +226,7 @@ static int grant_receive(struct ipc_peer *peer, uint64_t limit, struct ipc_grant
  * process ends. */
 static int connect_to(struct ipc_peer *peer, uint64_t limit)
 {
-    struct ipc_descriptor socket;
+    struct ipc_descriptor socket = {.fd = -1}; /* ipc_connect leaves it so where there is no descriptor to be had */
     int rc;
 
     if (ipc_is_open(&peer->socket))

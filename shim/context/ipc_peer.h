@@ -8,8 +8,8 @@
  * Ownership: a connection belongs to this module, from the first grant on until the last block is closed.
  *
  * Threads: every function may be called from any thread. One lock, private to ipc_peer.c and a leaf. ipc_peer_ask waits
- * for the exporter, and for other threads that ask the same one, until its limit in nanoseconds of the monotonic clock;
- * nothing else waits. Callers have disabled cancellation. errno stays. Errors: negative errno values.
+ * for the exporter, and for other threads that ask that exporter, until its limit in nanoseconds of the monotonic
+ * clock; nothing else waits. Callers have disabled cancellation. errno stays. Errors: negative errno values.
  */
 #ifndef CUPOOL_SHIM_CONTEXT_IPC_PEER_H
 #define CUPOOL_SHIM_CONTEXT_IPC_PEER_H

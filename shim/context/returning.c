@@ -13,8 +13,7 @@
 #include "lock.h"
 #include "real/real.h"
 
-/* A segment displaces the one that was in its slot. Neighbours of 2 MiB, and those of a power of two, have slots of
- * their own. */
+/* A segment displaces the one that was in its slot. Segments that lie side by side have slots of their own. */
 #define SLOTS 4096u
 
 static struct lock lock;
