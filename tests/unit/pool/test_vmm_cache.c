@@ -104,6 +104,70 @@ CASE(test_another_size)
     OK(side_release(side, a.handle));
     assert_int_not_equal(side_unreserve(side, a.addr, 2 * UNIT), 0);
     OK(side_unreserve(side, a.addr, UNIT));
+    assert_int_equal(vmm_cache_kept(side->cache, 0), UNIT);
+}
+
+/* Calls about nothing, which the driver refuses, change nothing. */
+CASE(test_no_size)
+{
+    struct buffer a = take(side, UNIT);
+
+    assert_int_equal(side_unmap(side, a.addr, 0), BAD);
+    assert_int_equal(side_access(side, a.addr, 0, 0, 3), BAD);
+    vmm_cache_forget_range(side->cache, a.addr, 0);
+    vmm_cache_mapped(side->cache, a.addr, 0, 0, true);
+    give(side, &a);
+    assert_int_equal(vmm_cache_kept(side->cache, 0), UNIT);
+    vmm_cache_settle_range(side->cache, a.addr, 0);
+    assert_int_equal(vmm_cache_kept(side->cache, 0), UNIT);
+}
+
+/* Two ranges that border on each other: each call is about one of them. */
+CASE(test_neighbours)
+{
+    struct buffer a = take(side, UNIT), b = take(side, UNIT), c = take(side, UNIT);
+
+    assert_int_equal(b.addr, a.addr + UNIT);
+    assert_int_equal(c.addr, b.addr + UNIT);
+    give(side, &a);
+    give(side, &b);
+    give(side, &c);
+    vmm_cache_settle_range(side->cache, b.addr, UNIT);
+    assert_int_equal(vmm_cache_kept(side->cache, 0), 2 * UNIT);
+    vmm_cache_forget_range(side->cache, a.addr + 1, UNIT);
+    assert_int_equal(vmm_cache_kept(side->cache, 0), UNIT);
+    vmm_cache_settle_range(side->cache, b.addr, UNIT + 1);
+    assert_int_equal(vmm_cache_kept(side->cache, 0), 0);
+}
+
+/* Of a buffer that is given up in part and then forgotten, neither part is known any more. */
+CASE(test_forgotten_in_part)
+{
+    struct buffer a = take(side, UNIT), b = {.size = UNIT};
+
+    OK(side_unmap(side, a.addr, UNIT));
+    vmm_cache_forget_range(side->cache, a.addr, UNIT);
+    assert_int_equal(stats_of(side).live, 0);
+    OK(side_reserve(side, UNIT, ALIGN, &b.addr));
+    OK(side_map(side, b.addr, UNIT, 0, a.handle)); /* memory that others may hold */
+    b.handle = a.handle;
+    give(side, &b);
+    assert_int_equal(side->driver->taken, 0);
+    OK(side_create(side, UNIT, 1, &a.handle));
+    OK(side_map(side, a.addr, UNIT, 0, a.handle));
+    give(side, &a);
+    assert_int_equal(side->driver->taken, 0);
+}
+
+/* Access to a part of the buffer is not known. */
+CASE(test_access_to_a_part)
+{
+    const struct vmm_access access = {.location = 1, .id = 3, .flags = 3};
+    struct buffer a = take(side, 2 * UNIT);
+
+    vmm_cache_access_set(side->cache, a.addr, UNIT, &access, 1, true);
+    give(side, &a);
+    assert_int_equal(side->driver->taken, 0);
 }
 
 /* All that is kept among these addresses, not the first of it alone. */
@@ -137,6 +201,7 @@ CASE(test_addresses_are_kept)
     vmm_cache_settle_partial(side->cache, 0);
     assert_int_equal(side->driver->taken, 0);
     assert_int_equal(side->returned, 3 * UNIT);
+    assert_int_equal(stats_of(side).returned, 3 * UNIT);
     assert_int_equal(stats_of(side).settled, 3);
     for (int i = 0; i < 3; i++) { /* and it wakes */
         OK(side_create(side, UNIT, 1, &b[i].handle));
@@ -195,6 +260,7 @@ CASE(test_retained)
 
     OK(side_retain(side, a.addr + 5, &again));
     assert_int_equal(again, a.handle);
+    assert_int_equal(stats_of(side).live, UNIT);
     OK(side_unmap(side, a.addr, UNIT));
     OK(side_release(side, a.handle));
     OK(side_unreserve(side, a.addr, UNIT));
@@ -219,6 +285,18 @@ CASE(test_retained_too_late)
     vmm_cache_retained(side->cache, a.addr, a.handle + 1000);
     give(side, &a);
     assert_int_equal(side->driver->taken, 0); /* it is the driver's from then on */
+    a = take(side, UNIT);
+    OK(side_unmap(side, a.addr, UNIT)); /* or this thread has given it up */
+    vmm_cache_retained(side->cache, a.addr, a.handle);
+    assert_int_equal(side->driver->calls[UNMAP], 2);
+    OK(side_release(side, a.handle));
+    OK(side_unreserve(side, a.addr, UNIT));
+    OK(side_reserve(side, UNIT, ALIGN, &a.addr));
+    vmm_cache_retained(side->cache, a.addr, 1); /* nothing is there any more */
+    OK(side_create(side, UNIT, 1, &a.handle));
+    OK(side_map(side, a.addr, UNIT, 0, a.handle));
+    give(side, &a);
+    assert_int_equal(side->driver->taken, UNIT);
 }
 
 /* The cache knows the buffer after an unmap that the driver refuses, and keeps it later. */

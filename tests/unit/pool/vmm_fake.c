@@ -2,9 +2,43 @@
 /* vmm_fake.c - see vmm_fake.h. */
 #include "vmm_fake.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "clock.h"
+#include "wrapped.h"
+
+bool fake_no_memory;
+static atomic_long allocated;
+
+static void *counted(void *p)
+{
+    atomic_fetch_add(&allocated, p ? 1 : 0);
+    return p;
+}
+
+WRAPPED(void *, malloc, (size_t size))
+{
+    return fake_no_memory ? NULL : counted(__real_malloc(size));
+}
+
+WRAPPED(void *, calloc, (size_t count, size_t size))
+{
+    return fake_no_memory ? NULL : counted(__real_calloc(count, size));
+}
+
+WRAPPED(void *, realloc, (void *old, size_t size))
+{
+    void *p = fake_no_memory ? NULL : __real_realloc(old, size);
+
+    return old ? p : counted(p);
+}
+
+WRAPPED(void, free, (void *p))
+{
+    atomic_fetch_sub(&allocated, p ? 1 : 0);
+    __real_free(p);
+}
 
 static bool refuses(struct fake *d, enum fake_call call)
 {
@@ -25,7 +59,7 @@ static unsigned int range_of(const struct fake *d, uint64_t addr)
 
 static bool is_valid(const struct fake *d, uint64_t handle)
 {
-    return handle >= 1000 && handle - 1000 < d->memory_count && d->memory[handle - 1000].refs;
+    return handle && handle <= d->memory_count && d->memory[handle - 1].refs;
 }
 
 static void memory_drop(struct fake *d, unsigned int i)
@@ -40,7 +74,8 @@ static int driver_reserve(struct fake *d, size_t size, uint64_t *ret_addr)
         return REFUSED;
     if (!size || size % UNIT || d->range_count == FAKE_MAX)
         return BAD;
-    *ret_addr = (uint64_t)1 << 40 | (uint64_t)d->range_count << 28;
+    *ret_addr = ((uint64_t)1 << 40) + d->reserved; /* next to the one before */
+    d->reserved += size;
     d->ranges[d->range_count].addr = *ret_addr;
     d->ranges[d->range_count++].size = size;
     return 0;
@@ -55,7 +90,7 @@ static int driver_create(struct fake *d, size_t size, uint64_t *ret_handle)
     d->memory[d->memory_count].size = size;
     d->memory[d->memory_count].refs = 1;
     d->taken += size;
-    *ret_handle = 1000 + d->memory_count++;
+    *ret_handle = ++d->memory_count;
     return 0;
 }
 
@@ -66,11 +101,11 @@ static int driver_map(struct fake *d, uint64_t addr, size_t size, size_t offset,
     if (refuses(d, MAP))
         return REFUSED;
     if (r == FAKE_MAX || !is_valid(d, handle) || d->ranges[r].memory || d->ranges[r].addr != addr ||
-        size > d->ranges[r].size || offset + size > d->memory[handle - 1000].size)
+        size > d->ranges[r].size || offset + size > d->memory[handle - 1].size)
         return BAD;
-    d->ranges[r].memory = 1 + (unsigned int)(handle - 1000);
+    d->ranges[r].memory = (unsigned int)handle;
     d->ranges[r].access = 0;
-    d->memory[handle - 1000].maps++;
+    d->memory[handle - 1].maps++;
     return 0;
 }
 
@@ -108,8 +143,8 @@ static int driver_release(struct fake *d, uint64_t handle)
         return REFUSED;
     if (!is_valid(d, handle))
         return BAD;
-    d->memory[handle - 1000].refs--;
-    memory_drop(d, (unsigned int)(handle - 1000));
+    d->memory[handle - 1].refs--;
+    memory_drop(d, (unsigned int)handle - 1);
     return 0;
 }
 
@@ -133,7 +168,7 @@ static int driver_retain(struct fake *d, uint64_t addr, uint64_t *ret_handle)
         return REFUSED;
     if (r == FAKE_MAX || !d->ranges[r].memory)
         return BAD;
-    *ret_handle = 999 + d->ranges[r].memory;
+    *ret_handle = d->ranges[r].memory;
     d->memory[d->ranges[r].memory - 1].refs++;
     return 0;
 }
@@ -186,6 +221,7 @@ static void op_begins(void *arg, unsigned int device)
 
     pthread_mutex_lock(&side->driver->lock);
     side->begun++;
+    side->device_begun = device;
     pthread_mutex_unlock(&side->driver->lock);
 }
 
@@ -195,6 +231,7 @@ static void op_returned(void *arg, unsigned int device, uint64_t addr, size_t si
 
     pthread_mutex_lock(&side->driver->lock);
     side->returned += size;
+    side->device_returned = device;
     pthread_mutex_unlock(&side->driver->lock);
 }
 
@@ -207,8 +244,10 @@ const struct vmm_ops fake_ops = {.unmap = op_unmap,
 
 struct side *side_new(bool cached, size_t least)
 {
+    const long before = atomic_load(&allocated);
     struct side *side = calloc(1, sizeof(*side));
 
+    side->allocated = before;
     side->driver = calloc(1, sizeof(*side->driver));
     pthread_mutex_init(&side->driver->lock, NULL);
     if (cached && vmm_cache_new(&fake_ops, side, least, &side->cache))
@@ -216,28 +255,31 @@ struct side *side_new(bool cached, size_t least)
     return side;
 }
 
-void side_free(struct side *side)
+bool side_free(struct side *side)
 {
+    const long before = side->allocated;
+
     if (side->cache)
         vmm_cache_destroy(side->cache);
     free(side->driver);
     free(side);
+    return atomic_load(&allocated) == before;
 }
 
 /* --- the program's calls --- */
 
-static const void *thread(void)
+static const void *thread(const struct side *side)
 {
     static __thread char here;
 
-    return &here;
+    return side->thread ? side->thread : &here;
 }
 
 int side_reserve(struct side *side, size_t size, size_t align, uint64_t *ret_addr)
 {
     int rc;
 
-    if (side->cache && !side->captures && vmm_cache_reserve(side->cache, thread(), size, align, ret_addr))
+    if (side->cache && !side->captures && vmm_cache_reserve(side->cache, thread(side), size, align, ret_addr))
         return 0;
     rc = LOCKED(side->driver, driver_reserve(side->driver, size, ret_addr));
     if (!rc && side->cache)
@@ -247,13 +289,13 @@ int side_reserve(struct side *side, size_t size, size_t align, uint64_t *ret_add
 
 int side_create(struct side *side, size_t size, uint32_t kind, uint64_t *ret_handle)
 {
-    const struct vmm_key key = {.type = 1, .location = 1, .id = 0, .handle_types = kind};
+    const struct vmm_key key = {.type = 1, .location = 1, .id = side->device, .handle_types = kind};
     int rc;
 
-    if (side->cache && !side->captures && vmm_cache_create(side->cache, thread(), size, &key, ret_handle))
+    if (side->cache && !side->captures && vmm_cache_create(side->cache, thread(side), size, &key, ret_handle))
         return 0;
     if (side->cache)
-        vmm_cache_make_room(side->cache, 0, size);
+        vmm_cache_make_room(side->cache, side->device, size);
     rc = LOCKED(side->driver, driver_create(side->driver, size, ret_handle));
     if (!rc && side->cache)
         vmm_cache_created(side->cache, *ret_handle, size, &key);
@@ -264,7 +306,7 @@ int side_map(struct side *side, uint64_t addr, size_t size, size_t offset, uint6
 {
     int rc;
 
-    if (side->cache && vmm_cache_map(side->cache, thread(), addr, size, handle, !offset && !side->captures))
+    if (side->cache && vmm_cache_map(side->cache, thread(side), addr, size, handle, !offset && !side->captures))
         return 0;
     rc = LOCKED(side->driver, driver_map(side->driver, addr, size, offset, handle));
     if (!rc && side->cache)
@@ -289,7 +331,7 @@ int side_unmap(struct side *side, uint64_t addr, size_t size)
 {
     int rc;
 
-    if (side->cache && vmm_cache_unmap(side->cache, thread(), addr, size, !side->captures, side->now))
+    if (side->cache && vmm_cache_unmap(side->cache, thread(side), addr, size, !side->captures, side->now))
         return 0;
     rc = LOCKED(side->driver, driver_unmap(side->driver, addr, size));
     if (!rc && side->cache)
@@ -301,7 +343,7 @@ int side_release(struct side *side, uint64_t handle)
 {
     int rc;
 
-    if (side->cache && vmm_cache_release(side->cache, thread(), handle, !side->captures, side->now))
+    if (side->cache && vmm_cache_release(side->cache, thread(side), handle, !side->captures, side->now))
         return 0;
     rc = LOCKED(side->driver, driver_release(side->driver, handle));
     if (rc && side->cache)
@@ -311,7 +353,7 @@ int side_release(struct side *side, uint64_t handle)
 
 int side_unreserve(struct side *side, uint64_t addr, size_t size)
 {
-    if (side->cache && vmm_cache_unreserve(side->cache, thread(), addr, size, !side->captures, side->now))
+    if (side->cache && vmm_cache_unreserve(side->cache, thread(side), addr, size, !side->captures, side->now))
         return 0;
     return LOCKED(side->driver, driver_unreserve(side->driver, addr, size));
 }

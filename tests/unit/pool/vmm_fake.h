@@ -3,7 +3,8 @@
  * vmm_fake.h - a driver of virtual memory made of nothing, and a program's calls of it, natively or through the cache
  * as exports/vmm.c makes them.
  *
- * It has no contents but a number for each piece of physical memory. Addresses and handles are never used twice.
+ * It has no contents but a number for each piece of physical memory. Addresses and handles are never used twice. Ranges
+ * border on each other.
  *
  * Threads: every function may be called from any thread. One lock for each driver.
  */
@@ -39,8 +40,9 @@ struct fake {
         size_t size;
         unsigned int refs, maps;
         int contents;
-    } memory[FAKE_MAX]; /* its handle is its index and 1000 */
+    } memory[FAKE_MAX]; /* its handle is its index and 1 */
     unsigned int range_count, memory_count;
+    uint64_t reserved; /* bytes of all ranges so far */
     unsigned int calls[CALLS];
     enum fake_call refuses; /* this call, so many times */
     unsigned int times;
@@ -54,14 +56,21 @@ struct side {
     bool captures; /* nothing may be served */
     bool slow;     /* the cache's own calls take time */
     uint64_t now;
-    unsigned int begun; /* calls of struct vmm_ops */
+    unsigned int device; /* whose memory the program takes */
+    const void *thread;  /* that makes its calls; NULL: the one that does */
+    unsigned int begun;  /* calls of struct vmm_ops */
     uint64_t returned;
+    unsigned int device_begun, device_returned; /* the last ones' */
+    long allocated;                             /* by everybody, before it */
 };
 
 extern const struct vmm_ops fake_ops; /* arg: a struct side */
 
 struct side *side_new(bool cached, size_t least);
-void side_free(struct side *side);
+/* False: of the host's memory that was taken since side_new, not all has been freed. */
+bool side_free(struct side *side);
+/* The cache gets no host memory meanwhile. */
+extern bool fake_no_memory;
 
 /* The program's calls; results of the driver. Locations are numbers below 32. */
 int side_reserve(struct side *side, size_t size, size_t align, uint64_t *ret_addr);

@@ -62,7 +62,7 @@ static inline int teardown(void **state)
 
     vmm_cache_trim(side->cache, VMM_ALL_DEVICES, UINT64_MAX);
     assert_int_equal(vmm_cache_kept(side->cache, VMM_ALL_DEVICES), 0);
-    side_free(side);
+    assert_true(side_free(side));
     return 0;
 }
 
