@@ -239,6 +239,7 @@ static int fake_query(void *arg, uint64_t token)
     static atomic_uint queries;
     struct host_fake *fake = arg;
     struct work *work = (struct work *)(uintptr_t)token;
+    void (*meanwhile)(void) = fake->asked_meanwhile;
     int rc = enter(fake, HOST_CALL_QUERY);
 
     if (rc || fake->frozen)
@@ -248,6 +249,10 @@ static int fake_query(void *arg, uint64_t token)
         return 0;
     }
     atomic_fetch_add(&work->users, 1);
+    if (meanwhile) {
+        fake->asked_meanwhile = NULL;
+        meanwhile();
+    }
     if (atomic_fetch_add(&queries, 1) % 16 == 0)
         sched_yield();
     rc = atomic_load(&fake->completed) >= work->launched;

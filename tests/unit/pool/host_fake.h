@@ -35,17 +35,18 @@ struct host_fake {
     unsigned long fail_at; /* the call of fail_call that fails, counted from 1; 0: none */
     enum host_call fail_call;
     int fail_rc;
-    bool frozen;                 /* a capture: record, query and free say -EBUSY */
-    bool alone;                  /* one thread: the pool's lock must be free in every call */
-    atomic_bool hold;            /* record does not return meanwhile */
-    atomic_bool blocked;         /* wait would never return: it fails, and the fault says so */
-    uint64_t again;              /* the next allocation gets this address, whose memory another call has freed */
-    unsigned int late;           /* so many queries say that work is not over which is */
-    void (*meanwhile)(void);     /* NULL, or what another thread does during the next allocation */
-    size_t offset;               /* of the next allocation from a multiple of 2 MiB */
-    size_t lost;                 /* bytes reported as lost */
-    _Atomic(size_t) unreported;  /* bytes that the driver has given and the pool has not reported */
-    _Atomic(const char *) fault; /* the first breach of the contract, or NULL */
+    bool frozen;                   /* a capture: record, query and free say -EBUSY */
+    bool alone;                    /* one thread: the pool's lock must be free in every call */
+    atomic_bool hold;              /* record does not return meanwhile */
+    atomic_bool blocked;           /* wait would never return: it fails, and the fault says so */
+    uint64_t again;                /* the next allocation gets this address, whose memory another call has freed */
+    unsigned int late;             /* so many queries say that work is not over which is */
+    void (*meanwhile)(void);       /* NULL, or what another thread does during the next allocation */
+    void (*asked_meanwhile)(void); /* as meanwhile, during the next query */
+    size_t offset;                 /* of the next allocation from a multiple of 2 MiB */
+    size_t lost;                   /* bytes reported as lost */
+    _Atomic(size_t) unreported;    /* bytes that the driver has given and the pool has not reported */
+    _Atomic(const char *) fault;   /* the first breach of the contract, or NULL */
 };
 
 /* The pools that are made from now on have shards at once. */
