@@ -76,6 +76,26 @@ static struct host_stats stats(void)
     return s;
 }
 
+static inline unsigned int spare_blocks(void)
+{
+    unsigned int count = 0;
+
+    for (const struct host_block *block = fake.pool->spare_blocks; block; block = block->next)
+        count++;
+    return count;
+}
+
+/* Of blocks, and spare ones. */
+static inline unsigned int descriptors(void)
+{
+    unsigned int count = spare_blocks();
+
+    for (size_t i = 0; i < fake.pool->table_count; i++)
+        for (const struct host_block *block = fake.pool->table[i]->first; block; block = block->after)
+            count++;
+    return count;
+}
+
 #define CASE(name) CASE_WITH(name, setup, teardown)
 
 #endif

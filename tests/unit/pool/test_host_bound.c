@@ -123,15 +123,6 @@ CASE(test_bound_gives_back_longest_idle_first)
     put(young, 50 * MIB);
 }
 
-static unsigned int spare_blocks(void)
-{
-    unsigned int count = 0;
-
-    for (const struct host_block *block = fake.pool->spare_blocks; block; block = block->next)
-        count++;
-    return count;
-}
-
 /* All descriptors of memory that has gone back are there for the next. */
 CASE(test_descriptors_come_back)
 {

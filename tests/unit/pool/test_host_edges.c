@@ -26,16 +26,34 @@ static struct host_shard *own(void)
 /* There is no class after that of the largest request. */
 CASE(test_largest_request)
 {
-    uint64_t addr;
+    uint64_t addr, small[3];
 
     assert_int_equal(host_pool_alloc(fake.pool, &plain, 0, &addr), -EINVAL);
     assert_int_equal(host_pool_alloc(fake.pool, &plain, HOST_SIZE_MAX + 1, &addr), -ENOMEM);
     assert_int_equal(fake.calls[HOST_CALL_ALLOC], 0);
     fake.capacity = 64 * MIB;
-    put(get(512), 512);
-    put(get(512), 512); /* its block is known to be complete */
+    get_all(small, 3, 512);
+    put_all(small, 3, 512);
+    assert_true(host_tokens_ask(fake.pool, 1));
+    small[0] = get(512);
+    assert_non_null(fake.pool->families->ready[0].first); /* the list after the last one of those that wait */
     assert_int_equal(host_pool_alloc(fake.pool, &plain, HOST_SIZE_MAX, &addr), -ENOMEM);
     assert_true(fake.calls[HOST_CALL_ALLOC] > 1);
+    put(small[0], 512);
+}
+
+/* Memory that this thread's last free has left incomplete serves after a wait, although none can go back. */
+CASE(test_own_last_free_serves)
+{
+    uint64_t addr[2];
+
+    fake.pool->limit = HOST_SLAB;
+    get_all(addr, 2, HOST_SMALL_MAX);
+    host_fake_launch(&fake);
+    put(addr[1], HOST_SMALL_MAX);
+    assert_int_equal(get(HOST_SMALL_MAX), addr[1]);
+    assert_int_equal(fake.calls[HOST_CALL_WAIT], 1);
+    put_all(addr, 2, HOST_SMALL_MAX);
 }
 
 CASE(test_no_host_memory)
@@ -120,6 +138,18 @@ CASE(test_combiner_asks_for_others)
     assert_true(fake.pool->tokens.awaited);
     fake.pool->tokens.combining = false;
     put(addr, MIB);
+}
+
+/* A question in vain ends the luck: then the first token that would do is asked about. */
+CASE(test_luck_ends)
+{
+    const uint64_t addr = get(MIB);
+
+    host_fake_launch(&fake);
+    put(addr, MIB);
+    fake.pool->tokens.luck = HOST_LUCK;
+    assert_int_not_equal(get(MIB), addr);
+    assert_int_equal(fake.pool->tokens.luck, 0);
 }
 
 static unsigned int tokens_unused(void)
@@ -253,6 +283,42 @@ SHARDED_CASE(test_freed_block_is_recalled)
     get_all(addr, 4, 4 * KIB); /* host_fake.h sees whether one is too early */
     assert_null(fake.fault);
     put_all(addr, 2 * HOST_SHARD_BLOCKS, 4 * KIB);
+}
+
+extern _Thread_local void (*lock_hook)(struct lock *lock); /* of checked_lock.h */
+static unsigned int locks;
+
+static void count_lock(struct lock *lock)
+{
+    locks++;
+}
+
+/* Nothing that there is would serve once it is complete: the shards are looked through once or twice, not again and
+ * again for news. */
+SHARDED_CASE(test_no_news_are_awaited)
+{
+    uint64_t addr;
+
+    locks = 0;
+    lock_hook = count_lock;
+    addr = get(4 * MIB);
+    lock_hook = NULL;
+    assert_in_range(locks, HOST_SHARDS, 8 * HOST_SHARDS);
+    put(addr, 4 * MIB);
+}
+
+/* A request that no freed block would serve asks about none. */
+SHARDED_CASE(test_no_question_without_a_block)
+{
+    const uint64_t large = get(2 * MIB);
+    uint64_t small;
+
+    host_fake_launch(&fake);
+    put(large, 2 * MIB);
+    fake.calls[HOST_CALL_QUERY] = 0;
+    small = get(4 * KIB);
+    assert_int_equal(fake.calls[HOST_CALL_QUERY], 0);
+    put(small, 4 * KIB);
 }
 
 /* A shard that has handed out too many gives up all. */

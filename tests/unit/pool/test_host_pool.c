@@ -326,7 +326,7 @@ CASE(test_no_descriptors)
     static const size_t sizes[] = {1000, 4 * KIB, 64 * KIB, HOST_SMALL_MAX};
     const uint64_t first = get(512);
     struct host_block *rest = fake.pool->spare_blocks;
-    unsigned int served = 0;
+    unsigned int served = 0, count;
 
     for (unsigned int i = 0; i < 2 * sizeof(sizes) / sizeof(sizes[0]); i++) {
         struct host_block *one = i % 2 ? rest : NULL;
@@ -337,9 +337,11 @@ CASE(test_no_descriptors)
             one->next = NULL;
         }
         fake.pool->spare_blocks = one;
+        count = descriptors();
         host_fake_no_pages = true;
         served += program_alloc(&fake, &plain, sizes[i / 2], ID, &addr) == 0;
         host_fake_no_pages = false;
+        assert_int_equal(descriptors(), count);
         assert_sound();
         one = fake.pool->spare_blocks; /* not used, or given back */
         fake.pool->spare_blocks = rest;
@@ -358,12 +360,14 @@ CASE(test_no_descriptor_for_an_owner)
 {
     static const size_t sizes[] = {4 * KIB, 2 * MIB};
     struct host_key other = plain;
+    unsigned int spare;
     uint64_t addr = 0;
 
     other.owner++;
     for (unsigned int i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         put(get(sizes[i]), sizes[i]);
         (void)host_pool_trim(fake.pool, false); /* the segment's descriptors are spare */
+        spare = spare_blocks();
         host_fake_no_pages = true;
         fake.calls[HOST_CALL_ALLOC] = 0;
         assert_int_equal(program_alloc(&fake, &other, sizes[i], ID, &addr), -ENOMEM);
@@ -371,6 +375,7 @@ CASE(test_no_descriptor_for_an_owner)
         assert_true(fake.calls[HOST_CALL_ALLOC] > 0);
         assert_int_equal(fake.held, 0);
         assert_int_equal(stats().held, 0);
+        assert_int_equal(spare_blocks(), spare);
         assert_sound();
     }
 }

@@ -7,6 +7,8 @@
 #include "vmm_buffers.h"
 #include "vmm_unit.h"
 
+#include <malloc.h>
+
 extern _Thread_local void (*lock_hook)(struct lock *lock); /* of checked_lock.h */
 
 /* More handles than buckets. */
@@ -48,6 +50,23 @@ CASE(test_devices)
     assert_int_equal(vmm_cache_trim(side->cache, VMM_ALL_DEVICES, UINT64_MAX), 3 * UNIT);
     assert_int_equal(side->device_returned, 1);
     assert_int_equal(stats_of(side).returned, 4 * UNIT);
+}
+
+/* Of what the program has nothing is kept later, either. */
+CASE(test_forget_all)
+{
+    struct buffer a = take(side, UNIT), b = take(side, UNIT), c = take(side, UNIT);
+
+    give(side, &a);
+    OK(side_unmap(side, b.addr, UNIT));
+    vmm_cache_forget_all(side->cache);
+    assert_int_equal(side->cache->count, 0);
+    assert_int_equal(side->driver->taken, 2 * UNIT);
+    assert_int_equal(side->driver->calls[UNMAP], 2);
+    give(side, &c);
+    OK(side_release(side, b.handle));
+    OK(side_unreserve(side, b.addr, UNIT));
+    assert_int_equal(side->driver->taken, 0);
 }
 
 /* Devices whose numbers differ by VMM_DEVICES share an account; the last one of its own does not. */
@@ -140,6 +159,41 @@ CASE(test_threads_take)
     OK(side_release(side, a.handle));
     OK(side_unreserve(side, a.addr, UNIT));
     assert_int_equal(calls(side), made);
+}
+
+/* A thread that takes addresses, or memory, goes on: also if the buffer that it leaves was the driver's first. */
+CASE(test_goes_on)
+{
+    struct buffer a = take(side, UNIT), b = {.size = 2 * UNIT};
+
+    assert_int_equal(a.handle, 1);
+    for (unsigned int i = 1; i < 3; i++) {
+        OK(side_unmap(side, a.addr, UNIT));
+        OK(i == 1 ? side_reserve(side, b.size, ALIGN, &b.addr) : side_create(side, b.size, 1, &b.handle));
+        assert_int_equal(side->driver->calls[UNMAP], i);
+        OK(side_map(side, a.addr, UNIT, 0, a.handle));
+        OK(side_access(side, a.addr, UNIT, 0, 3));
+    }
+    OK(side_map(side, b.addr, b.size, 0, b.handle));
+    give(side, &a);
+    give(side, &b);
+}
+
+/* The table of ranges grows, and has room for as many as it says. */
+CASE(test_many_ranges)
+{
+    enum { MANY = 300 };
+    static uint64_t addr[MANY];
+
+    for (unsigned int i = 0; i < MANY; i++) {
+        OK(side_reserve(side, UNIT, ALIGN, &addr[i]));
+        assert_true(side->cache->room * sizeof(*side->cache->ranges) <= malloc_usable_size(side->cache->ranges));
+        assert_true(side->cache->count == i + 1 && side->cache->count <= side->cache->room);
+    }
+    for (unsigned int i = 0; i < MANY; i++) {
+        vmm_cache_forget_range(side->cache, addr[i], UNIT);
+        assert_int_equal(side->cache->count, MANY - 1 - i);
+    }
 }
 
 /* --- what is going back is waited for --- */
