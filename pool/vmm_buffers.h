@@ -37,11 +37,11 @@ struct vmm_buffer {
     struct vmm_key key;
     /* As the driver has it. */
     bool has_range, has_memory, mapped;
-    unsigned int refs; /* to the handle */
+    unsigned int refs; /* to the handle; without memory it is as own_refs, and neither means anything */
     /* As the program has it. */
     bool own_range, own_map;
     unsigned int own_refs;
-    struct vmm_access access[VMM_ACCESS_MAX]; /* the driver's */
+    struct vmm_access access[VMM_ACCESS_MAX]; /* the driver's; read only where own_map, as the two members below are */
     unsigned int access_count;
     uint32_t given; /* a bit for each that the program has given since it has mapped the buffer */
     bool busy;      /* a thread makes deferred calls for it; nobody else uses the record */

@@ -287,7 +287,6 @@ void vmm_cache_unmapped(struct vmm_cache *cache, uint64_t addr, size_t size)
         vmm_change_begin(cache, b);
         vmm_handle_remove(cache, b);
         b->own_map = b->mapped = b->has_memory = false;
-        b->access_count = 0;
         memory = malloc(sizeof(*memory));
         if (memory) {
             *memory = *b;
@@ -296,7 +295,6 @@ void vmm_cache_unmapped(struct vmm_cache *cache, uint64_t addr, size_t size)
             vmm_handle_add(cache, memory);
             vmm_change_end(cache, memory);
         }
-        b->refs = b->own_refs = 0;
         vmm_change_end(cache, b);
     }
     lock_give(&cache->lock);

@@ -72,7 +72,6 @@ static void split(struct vmm_cache *cache, struct vmm_buffer *b)
     struct vmm_buffer *memory = NULL;
 
     b->mapped = b->fresh = false;
-    b->access_count = 0;
     b->has_range = b->own_range;
     b->has_memory = b->own_refs != 0;
     if (b->has_range && b->has_memory) {
@@ -87,14 +86,10 @@ static void split(struct vmm_cache *cache, struct vmm_buffer *b)
         vmm_handle_add(cache, memory);
         vmm_change_end(cache, memory);
     }
-    if (b->has_range) {
-        b->refs = b->own_refs = 0;
+    if (b->has_range || b->has_memory)
         vmm_change_end(cache, b);
-    } else if (b->has_memory) {
-        vmm_change_end(cache, b);
-    } else {
+    else
         free(b);
-    }
 }
 
 /* True if the program has the mapping, and the driver lets more locations reach it than the program does. */
