@@ -34,10 +34,8 @@ struct host_block *host_block_new(struct host_pool *pool)
             host_block_retire(pool, &chunk[i]);
         block = pool->spare_blocks;
     }
-    if (block) {
+    if (block)
         pool->spare_blocks = block->next;
-        memset(block, 0, sizeof(*block));
-    }
     return block;
 }
 

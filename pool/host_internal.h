@@ -204,6 +204,7 @@ struct host_pool {
 /* --- host_descriptors.c: host memory for descriptors, and the table of segments. With the lock. --- */
 
 void *host_pages(size_t size);
+/* Its members have any values. NULL: no host memory. */
 struct host_block *host_block_new(struct host_pool *pool);
 void host_block_retire(struct host_pool *pool, struct host_block *block);
 /* slab: with starts. */
