@@ -87,9 +87,12 @@ CASE(test_blocks)
     NOTICED(live->after->before, NULL);
     NOTICED(ready->stamp, fake.pool->tokens.done + 1);
     NOTICED(ready->state, HOST_WAITING);
+    NOTICED(ready->state, HOST_RANGE);
     NOTICED(ready->class, ready->class + 1);
     NOTICED(ready->next->prev, NULL);
     NOTICED(waiting->stamp, segment->stamp + 1);
+    NOTICED(segment->family->waiting[waiting->class].last->stamp, segment->stamp + 1);
+    NOTICED(segment->stamp, 0);
     NOTICED(waiting->state, HOST_READY);
     NOTICED(waiting->class, waiting->class + 1);
     NOTICED(waiting->next->stamp, waiting->stamp - 1);

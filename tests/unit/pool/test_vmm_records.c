@@ -310,6 +310,11 @@ CASE(test_no_memory_for_a_record)
 {
     struct buffer a = {.size = UNIT};
 
+    fake_no_growth = true;
+    a = take(side, UNIT);
+    give(side, &a);
+    fake_no_growth = false;
+    assert_int_equal(side->driver->taken, 0);
     fake_no_memory = true;
     a = take(side, UNIT);
     give(side, &a);

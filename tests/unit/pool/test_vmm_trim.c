@@ -266,4 +266,13 @@ CASE(test_captures)
     OK(side_release(side, b.handle));
     assert_int_equal(side->driver->taken, 0);
     OK(side_unreserve(side, b.addr, UNIT));
+    side->captures = false;
+    b = take(side, UNIT);
+    side->captures = true;
+    OK(side_unmap(side, b.addr, UNIT)); /* by the driver: the memory is known, and kept later */
+    side->captures = false;
+    OK(side_map(side, b.addr, UNIT, 0, b.handle));
+    OK(side_access(side, b.addr, UNIT, 0, 3));
+    give(side, &b);
+    assert_int_equal(vmm_cache_kept(side->cache, 0), UNIT);
 }

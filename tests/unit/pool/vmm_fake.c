@@ -8,7 +8,7 @@
 #include "clock.h"
 #include "wrapped.h"
 
-bool fake_no_memory;
+bool fake_no_memory, fake_no_growth;
 static atomic_long allocated;
 
 static void *counted(void *p)
@@ -29,7 +29,7 @@ WRAPPED(void *, calloc, (size_t count, size_t size))
 
 WRAPPED(void *, realloc, (void *old, size_t size))
 {
-    void *p = fake_no_memory ? NULL : __real_realloc(old, size);
+    void *p = fake_no_memory || fake_no_growth ? NULL : __real_realloc(old, size);
 
     return old ? p : counted(p);
 }

@@ -69,8 +69,8 @@ extern const struct vmm_ops fake_ops; /* arg: a struct side */
 struct side *side_new(bool cached, size_t least);
 /* False: of the host's memory that was taken since side_new, not all has been freed. */
 bool side_free(struct side *side);
-/* The cache gets no host memory meanwhile. */
-extern bool fake_no_memory;
+/* The cache gets no host memory meanwhile; none for a larger table. */
+extern bool fake_no_memory, fake_no_growth;
 
 /* The program's calls; results of the driver. Locations are numbers below 32. */
 int side_reserve(struct side *side, size_t size, size_t align, uint64_t *ret_addr);
