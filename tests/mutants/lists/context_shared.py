@@ -34,6 +34,11 @@ MUTANTS = [
     Mutant("ipc: a connection that the program has closed is not made again", ["peer"], [
         ("if (ipc_is_open(&peer->socket)) return 0;", "if (peer->socket.fd >= 0) return 0;")]),
 
+    # Either edit alone does nothing: both functions say that there is no descriptor.
+    Mutant("ipc: without a descriptor to be had, an exporter gets another one's connection", ["peer"], [
+        ("struct ipc_descriptor socket = {.fd = -1}; /* ipc_connect", "static struct ipc_descriptor socket; /* ipc_connect"),
+        ("ret->fd = -1; return fd < 0 ? -errno : ipc_keep(file_aside(fd), ret);", "return fd < 0 ? -errno : ipc_keep(file_aside(fd), ret);")]),
+
     # --- requests to exporters ---
     Mutant("ipc: all wait for an exporter that is asked", ["import", "ipc_beside / Exporter.test_one_that_is_stopped_is_waited_for_by_whoever_asks_it"], [
         ("unclaim(cancel); result = again ? CUDA_SUCCESS : open_new(driver, ticket, context, ret_addr);",

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_peer.c - shim/context/ipc_peer.c: answers that come late, connections that the program has closed, exporters
- * that have no room to hear of a close, and threads that ask at once. This process is the exporter, too; its answers
- * are sent before they are waited for, so that nothing depends on time.
+ * that have no room to hear of a close, no descriptor, and threads that ask at once. This process is the exporter, too;
+ * its answers are sent before they are waited for, so that nothing depends on time.
  */
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -68,6 +69,11 @@ static int end(void **state)
     ipc_leave(&exporter);
     ipc_leave(&station);
     return *state != NULL;
+}
+
+static uint64_t long_limit(void)
+{
+    return now_ns() + 100 * SECOND_NS;
 }
 
 /* The kind of the message that the exporter reads next; 0: there is none. */
@@ -293,6 +299,32 @@ CASE_WITH(test_ended, start, end)
     assert_int_equal(ipc_peer_due(0), UINT64_MAX);
 }
 
+/* Without a descriptor to be had, an exporter is not asked; the connection to another one is left alone. */
+CASE_WITH(test_no_descriptor, start, end)
+{
+    const struct ipc_ticket first_ticket = ticket;
+    struct ipc_peer *first = connected(), *peer;
+    struct rlimit usual, none;
+    uint64_t offset, number;
+
+    ipc_ticket_make(&ticket, (int)getpid(), &(struct ipc_name){{7}}, &(struct ipc_name){{3}});
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &usual), 0);
+    none = (struct rlimit){.rlim_cur = 3, .rlim_max = usual.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    assert_int_equal(asked(long_limit(), &peer, &offset), -EMFILE);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &usual), 0);
+    assert_null(peer);
+    ticket = first_ticket;
+    answer(2, 512);
+    assert_int_equal(asked(long_limit(), &peer, &offset), 0);
+    assert_ptr_equal(peer, first);
+    assert_int_equal(heard(&number), IPC_OPEN);
+    assert_int_equal(number, 2);
+    for (int i = 0; i < 2; i++)
+        ipc_peer_close(first, &ticket.block);
+    connection_has_ended();
+}
+
 /* --- threads that ask at once --- */
 
 struct request {
@@ -332,11 +364,6 @@ static void open_heard(uint64_t number)
     while (heard(&got) != IPC_OPEN)
         nap_ns(100000);
     assert_int_equal(got, number);
-}
-
-static uint64_t long_limit(void)
-{
-    return now_ns() + 100 * SECOND_NS;
 }
 
 /* While one is waited for, another one is asked, and blocks of both are closed. */
