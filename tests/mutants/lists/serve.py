@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("contexts: a free beside an ending context makes calls in it", ["shim_ending"], [
+        ("rc = release == pool_free ? pool_free_later(addr) : release(addr);", "rc = release(addr);")]),
     Mutant("ipc: a block that another process holds changes what ranks register", ["ipc_beside / Exporter.test_where_ranks_have_to_agree"], [
         ("process_hooks_driver() && !nccl_ranks_agree();", "process_hooks_driver();", "tickets_are_made")]),
     Mutant("the handle of a range that NCCL asks for makes the device strict", ["callers"], [
