@@ -6,6 +6,7 @@
 #include "context/arrivals.h"
 #include "context/capture_gate.h"
 #include "context/room.h"
+#include "exports/memory.h"
 #include "isolated.h"
 #include "nccl/comms.h"
 #include "nccl/register_calls.h"
@@ -33,6 +34,18 @@ ISOLATED_CASE(test_none, .environment = ORDERED)
     fake.next_of[REAL_cuPointerGetAttributes] = (void *)next_ok;
     assert_int_equal(cuPointerGetAttributes(1, NULL, (void *[]){&size}, addr), 0);
     assert_int_equal(cuPointerGetAttributes(1, &attribute, NULL, addr), 0);
+}
+
+/* A context that has ended is none; another error does not say that there is none. */
+ISOLATED_CASE(test_without_context, .environment = ORDERED)
+{
+    assert_true(memory_has_context());
+    fake_fail(FN(cuCtxGetDevice), CUDA_ERROR_INVALID_CONTEXT, 1);
+    assert_false(memory_has_context());
+    fake_fail(FN(cuCtxGetDevice), CUDA_ERROR_CONTEXT_IS_DESTROYED, 1);
+    assert_false(memory_has_context());
+    fake_fail(FN(cuCtxGetDevice), CUDA_ERROR_UNKNOWN, 1);
+    assert_true(memory_has_context());
 }
 
 /* An error that ends a context is its own, whichever call has told it; with CUPOOL_ENABLE=0 nobody looks. */
