@@ -32,26 +32,25 @@ static CUresult get(struct context *context, CUdeviceptr *ret_addr, size_t size)
 static bool put(struct context *context, uint64_t addr, size_t size)
 {
     const struct real_driver *driver = context->driver;
-    bool arrives_later = false;
+    bool arrives_later = false, can_defer;
     struct visit visit;
     CUresult result;
     CUstream stream;
 
     result = context_enter(context, &visit);
     stream = result || !atomic_load(&context->defers) ? NULL : own_stream(context);
-    if (stream)
-        returning_add(driver, addr);
+    can_defer = stream && returning_add(driver, addr);
     /*
      * cuMemFree waits for the device, including work launched after the program's own free, and holds up every launch
      * meanwhile. cuMemFreeAsync on our own stream does neither: the stream waits only for the work that the frees have
      * ordered, and the memory arrives when a thread synchronises the stream.
      */
-    if (stream && driver->cuMemFreeAsync(addr, stream) == CUDA_SUCCESS) {
+    if (can_defer && driver->cuMemFreeAsync(addr, stream) == CUDA_SUCCESS) {
         atomic_fetch_add(&context->given, size);
         arrives_later = true;
     } else {
         /* Also after an error of context_enter: the address alone names the memory. */
-        if (stream)
+        if (can_defer)
             atomic_store(&context->defers, false);
         pin_sleep(context);
         result = driver->cuMemFree_v2(addr);

@@ -27,18 +27,19 @@ static struct slot *slot_of(uint64_t addr)
     return &slots[(addr >> 21 ^ addr >> 33) % SLOTS];
 }
 
-/* 0: the driver does not know the address, or cannot say. */
+/* 0: the driver does not know the address, or cannot say. It is asked twice. */
 static unsigned long long id_of(const struct real_driver *driver, uint64_t addr)
 {
-    unsigned long long id = 0;
+    for (int i = 0; driver->cuPointerGetAttribute && i < 2; i++) {
+        unsigned long long id = 0;
 
-    if (!driver->cuPointerGetAttribute ||
-        driver->cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, addr) != CUDA_SUCCESS)
-        return 0;
-    return id;
+        if (driver->cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, addr) == CUDA_SUCCESS)
+            return id;
+    }
+    return 0;
 }
 
-void returning_add(const struct real_driver *driver, uint64_t addr)
+bool returning_add(const struct real_driver *driver, uint64_t addr)
 {
     const unsigned long long id = id_of(driver, addr);
     struct slot *slot = slot_of(addr);
@@ -47,6 +48,7 @@ void returning_add(const struct real_driver *driver, uint64_t addr)
     atomic_store(&slot->addr, addr);
     slot->id = id;
     lock_give(&lock);
+    return id || !driver->cuPointerGetAttribute;
 }
 
 bool returning_is(const struct real_driver *driver, uint64_t addr)

@@ -398,6 +398,8 @@ static CUresult pointer_attribute(void *data, CUpointer_attribute attribute, CUd
         *(CUmemorytype *)data = range->type;
     else if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
         *(int *)data = range->device;
+    else if (attribute == CU_POINTER_ATTRIBUTE_BUFFER_ID)
+        *(unsigned long long *)data = range->addr; /* no address comes twice */
     else
         return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
