@@ -3,10 +3,11 @@
 #include "nccl_fake.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "give_way.h"
 
 struct nccl_fake nccl_fake;
 
@@ -134,7 +135,7 @@ void nccl_fake_op(unsigned int number, const struct nccl_reg_op *op, unsigned in
     if (found < registered)
         nccl_fake_say("%u of %u buffers were registered", found, registered);
     pthread_mutex_unlock(&nccl_fake.lock);
-    sched_yield();
+    give_way_at_times();
     atomic_fetch_sub(&comm->inside, 1);
 }
 
@@ -164,7 +165,7 @@ static void stick(void *key)
     atomic_store(&nccl_fake.stuck_in, NULL);
     atomic_store(&nccl_fake.stuck, true);
     while (atomic_load(&nccl_fake.stuck))
-        sched_yield();
+        give_way();
 }
 
 static int fake_attach(const struct nccl_reg_comm_info *info, void *key, uint64_t addr, size_t size, void **ret_handle)
@@ -204,7 +205,7 @@ static int fake_attach(const struct nccl_reg_comm_info *info, void *key, uint64_
     nccl_fake.failed += rc != 0;
     pthread_mutex_unlock(&nccl_fake.lock);
     stick(key);
-    sched_yield();
+    give_way_at_times();
     atomic_fetch_sub(&comm->inside, 1);
     return rc;
 }
@@ -231,7 +232,7 @@ static int fake_detach(const struct nccl_reg_comm_info *info, void *key, uint64_
     nccl_fake.failed += rc != 0;
     pthread_mutex_unlock(&nccl_fake.lock);
     stick(key);
-    sched_yield();
+    give_way_at_times();
     atomic_fetch_sub(&comm->inside, 1);
     return rc;
 }

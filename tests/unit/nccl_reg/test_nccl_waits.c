@@ -5,6 +5,7 @@
  * The clock is the test's, linked in the place of the system's: it stands still until the test moves it. A wait is seen
  * to have begun by its looks at the clock.
  */
+#include "give_way.h"
 #include "nccl_reg_state.h"
 #include "nccl_unit.h"
 
@@ -95,7 +96,7 @@ CASE(calls_are_waited_for)
         atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
         assert_int_equal(pthread_create(&thread, NULL, scenes[i / 2].stuck, NULL), 0);
         while (!atomic_load(&nccl_fake.stuck))
-            sched_yield();
+            give_way();
         looks = 0;
         on_wait = returns ? the_call_returns : much_later;
         scenes[i / 2].waits();

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "give_way.h"
 #include "host_internal.h"
 #include "wrapped.h"
 
@@ -229,7 +230,7 @@ static int fake_record(void *arg, uint64_t *token)
         host_fake_fault(fake, "a token was recorded while a thread asks about it");
     work->launched = atomic_load(&fake->launched);
     while (atomic_load(&fake->hold))
-        sched_yield();
+        give_way();
     *token = (uintptr_t)work;
     return 0;
 }
@@ -254,7 +255,7 @@ static int fake_query(void *arg, uint64_t token)
         meanwhile();
     }
     if (atomic_fetch_add(&queries, 1) % 16 == 0)
-        sched_yield();
+        sched_yield(); /* a sleep would be longer than others wait before they ask, too */
     rc = atomic_load(&fake->completed) >= work->launched;
     atomic_fetch_sub(&work->users, 1);
     return rc;

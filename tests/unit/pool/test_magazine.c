@@ -4,6 +4,7 @@
 #include "unit.h"
 
 #include "deferred.h"
+#include "give_way.h"
 #include "magazine.h" /* the locks, to make a thread go on to another magazine */
 
 /* From now on this thread uses a magazine that it has not used so far. */
@@ -301,7 +302,7 @@ POOL_CASE(test_on_its_way_to_the_pool)
     lock_take(&env->pool->lock); /* which the other thread needs in order to give it back */
     assert_int_equal(pthread_create(&thread, NULL, release_there, &addr), 0);
     while (!atomic_load(&first->frees))
-        sched_yield();
+        give_way();
     magazine_visit(&env->pool->magazines[0]); /* until the other thread has left it */
     magazine_unlock(&env->pool->magazines[0]);
     assert_int_equal(handed_now(env->pool, env->pool->handed), live_bytes(env->pool));
@@ -351,7 +352,7 @@ POOL_CASE(test_side_by_side)
         assert_true(stats.peak_live >= stats.live && stats.held >= stats.live + stats.idle);
         if (i % 50 == 0)
             pool_decay(env->pool, 2);
-        sched_yield();
+        give_way();
     }
     atomic_store(&over, true);
     join_all(threads, 4);

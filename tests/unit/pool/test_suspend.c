@@ -3,6 +3,7 @@
 #include "unit.h"
 
 #include "clock.h"
+#include "give_way.h"
 #include "pool_state.h"
 #include "release_idle.h"
 
@@ -128,9 +129,9 @@ static int fill_beside(void *arg, uint64_t addr, size_t size, bool shared, bool 
         assert_int_equal(pthread_create(&beside.thread, NULL, suspend_beside, NULL), 0);
         const uint64_t start = now_ns();
         while (!pool_is_suspended(beside.pool))
-            sched_yield();
+            give_way();
         for (int i = 0; i < 2000 && now_ns() - start < OTHERS_WAIT_NS / 2; i++)
-            sched_yield();
+            give_way();
         beside.too_early = atomic_load(&beside.returned) && now_ns() - start < OTHERS_WAIT_NS;
     }
     return beside.fill(arg, addr, size, shared, fresh);

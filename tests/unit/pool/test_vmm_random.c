@@ -10,6 +10,7 @@
  */
 #include "cases.h"
 
+#include "give_way.h"
 #include "seeded.h"
 #include "vmm_fake.h"
 
@@ -374,8 +375,10 @@ static void *program(void *arg)
         for (unsigned int i = 0; i < n; i++) {
             const int mine = (int)(100000 * (uintptr_t)arg) + 4 * round + (int)i;
 
-            if (side_read(side, addr[i], &contents) || contents != mine || side_unmap(side, addr[i], size) ||
-                sched_yield() || side_release(side, handle[i]) ||
+            if (side_read(side, addr[i], &contents) || contents != mine || side_unmap(side, addr[i], size))
+                atomic_store(&shared.wrong, true);
+            give_way_at_times();
+            if (side_release(side, handle[i]) ||
                 (next(&rng) % 8 ? side_unreserve(side, addr[i], size)
                                 : side_reserve(side, UNIT, 1, &handle[i]) || side_unreserve(side, handle[i], UNIT) ||
                                       side_unreserve(side, addr[i], size)))

@@ -3,6 +3,7 @@
 
 #include "cases.h"
 #include "clock.h"
+#include "give_way.h"
 #include "vmm_unit.h"
 
 CASE(test_access)
@@ -149,7 +150,7 @@ CASE_WITH(test_waits_for_what_began_before, setup, teardown)
         pthread_create(&thread[i], NULL, gives_back, cache);
     for (int i = 0; i < 20; i++)
         while (!vmm_cache_wait(cache))
-            sched_yield();
+            give_way();
     atomic_store(&enough, true);
     join_all(thread, 16);
     assert_false(vmm_cache_wait(cache));
@@ -197,7 +198,7 @@ UNIT_CASE(test_a_range_goes_while_its_memory_is_waited_for)
     assert_true(vmm_cache_unmap(beside, &thread, UNIT, UNIT, true, 1));
     OK(pthread_create(&thread, NULL, settles, NULL));
     while (!atomic_load(&unmaps))
-        sched_yield();
+        give_way();
     vmm_cache_mapped(beside, OTHER, UNIT, 7, true);
     OK(pthread_join(thread, NULL));
     vmm_cache_stats_get(beside, &stats);

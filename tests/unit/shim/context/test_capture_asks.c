@@ -3,6 +3,7 @@
  * each stream, but not while another thread may destroy it. */
 
 #include "captures.h"
+#include "give_way.h"
 
 #define ASK_NS  10000000u /* the driver is asked so often what still captures */
 #define ASK_MAX 16
@@ -103,7 +104,7 @@ static void beside_destroy(void *arg)
 {
     assert_int_equal(pthread_create(&race.destroyer, NULL, destroy, NULL), 0);
     while (!atomic_load(&race.thread) || (!sleeps(atomic_load(&race.thread)) && !atomic_load(&race.paused)))
-        sched_yield();
+        give_way();
     assert_false(atomic_load(&race.paused));
 }
 

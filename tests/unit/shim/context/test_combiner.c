@@ -11,6 +11,7 @@
 #include "context/free_order.h"
 #include "context/registry.h"
 #include "context/wait_context.h"
+#include "give_way.h"
 
 #define THREADS 8
 #define FREES   3000
@@ -74,7 +75,7 @@ static CUresult fake_record(CUcontext handle, CUevent event)
         sem_post(&fake.blocked);
         sem_wait(&fake.go_on);
     }
-    sched_yield();
+    give_way_at_times();
     return goes_wrong(3) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
@@ -354,7 +355,7 @@ static void *frees_and_looks(void *arg)
 
         told->wrong += order_ops.order(&context, POOL_ORDER_FREE) != 0;
         for (unsigned int k = 0; k < i % 8; k++)
-            sched_yield(); /* others order meanwhile */
+            give_way_at_times(); /* others order meanwhile */
         look(told);
         told->wrong += atomic_load(&fake.over) < launched;
         told->ordered++;

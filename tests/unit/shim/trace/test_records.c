@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "cases.h"
+#include "give_way.h"
 #include "trace/records.h"
 
 #define THREADS 4
@@ -227,7 +228,7 @@ UNIT_CASE(test_waited_for)
 
     assert_int_equal(pthread_create(&thread, NULL, publishes, &reserved), 0);
     while (!atomic_load(&reserved))
-        sched_yield();
+        give_way();
     records_begin();
     assert_true(records_take(text, sizeof(text), /* wait: */ true) > 0);
     assert_non_null(strstr(text, "\"n\":77}"));
@@ -265,7 +266,7 @@ static void *adds(void *arg)
 
     for (unsigned int i = 0; i < EACH; i++)
         while (!add(tid, i + 1))
-            sched_yield();
+            give_way();
     return NULL;
 }
 
@@ -273,7 +274,7 @@ static void *adds(void *arg)
 UNIT_CASE(test_threads)
 {
     unsigned long long t, last[THREADS + 1] = {0}, p, n;
-    unsigned int seen[THREADS + 1] = {0}, all = 0;
+    unsigned int seen[THREADS + 1] = {0}, all = 0, looks = 0;
     pthread_t threads[THREADS];
     int tid, used;
 
@@ -298,7 +299,7 @@ UNIT_CASE(test_threads)
                 all++;
             }
         }
-        sched_yield();
+        give_way_after(++looks);
     }
     join_all(threads, THREADS);
 }
@@ -309,10 +310,10 @@ static atomic_uint turns;
 static void *takes_turns(void *arg)
 {
     for (unsigned int i = (unsigned int)(uintptr_t)arg; i < EACH; i += 2) {
-        while (atomic_load_explicit(&turns, memory_order_acquire) != i)
-            sched_yield();
+        for (unsigned int looks = 1; atomic_load_explicit(&turns, memory_order_acquire) != i; looks++)
+            give_way_after(looks);
         while (!add((int)(uintptr_t)arg, i + 1))
-            sched_yield();
+            give_way();
         atomic_store_explicit(&turns, i + 1, memory_order_release);
     }
     return NULL;
@@ -323,6 +324,7 @@ static void *takes_turns(void *arg)
 UNIT_CASE(test_what_depends)
 {
     unsigned long long n, last = 0;
+    unsigned int looks = 0;
     pthread_t threads[2];
 
     for (uintptr_t i = 0; i < 2; i++)
@@ -333,7 +335,7 @@ UNIT_CASE(test_what_depends)
             assert_int_equal(n, last + 1);
             last = n;
         }
-        sched_yield();
+        give_way_after(++looks);
     }
     join_all(threads, 2);
 }
