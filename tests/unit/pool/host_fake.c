@@ -254,8 +254,10 @@ static int fake_query(void *arg, uint64_t token)
         fake->asked_meanwhile = NULL;
         meanwhile();
     }
-    if (atomic_fetch_add(&queries, 1) % 16 == 0)
-        sched_yield(); /* a sleep would be longer than others wait before they ask, too */
+    if (fake->slow)
+        give_way_at_times();
+    else if (atomic_fetch_add(&queries, 1) % 128 == 0)
+        sched_yield();
     rc = atomic_load(&fake->completed) >= work->launched;
     atomic_fetch_sub(&work->users, 1);
     return rc;

@@ -36,6 +36,7 @@ struct host_fake {
     enum host_call fail_call;
     int fail_rc;
     bool frozen;                   /* a capture: record, query and free say -EBUSY */
+    bool slow;                     /* questions may take longer than others wait: threads meet in them */
     bool alone;                    /* one thread: the pool's lock must be free in every call */
     atomic_bool hold;              /* record does not return meanwhile */
     atomic_bool blocked;           /* wait would never return: it fails, and the fault says so */

@@ -334,6 +334,7 @@ UNIT_CASE(test_threads)
     atomic_store(&alone, false);
     host_fake_init(&shared, 0, BOUND);
     shared.alone = false;
+    shared.slow = true;
     for (unsigned int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, thread_main, (void *)(uintptr_t)(i + 1)), 0);
     join_all(threads, THREADS);
