@@ -43,7 +43,8 @@ int ipc_listen(struct ipc_descriptor *ret_station, struct ipc_name *ret_name);
 /* Take the next connection of a process of this user; *ret_pid: its number. -EAGAIN: none waits; -EPERM: another
  * user's, or of a process whose number this one cannot see, and it is closed. */
 int ipc_accept(const struct ipc_descriptor *station, struct ipc_descriptor *ret_connection, int *ret_pid);
-/* Connect to a station of this user. -ECONNREFUSED: there is none; -EPERM: it is another user's; -ETIMEDOUT. */
+/* Connect to a station of this user. -ECONNREFUSED: there is none; -EPERM: it is another user's; -ETIMEDOUT. After an
+ * error *ret_connection has no descriptor. */
 int ipc_connect(const struct ipc_name *name, uint64_t limit, struct ipc_descriptor *ret_connection);
 
 /* Whether it is open: one whose descriptor the program has closed is not, and the number is not touched. */

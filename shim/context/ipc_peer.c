@@ -226,7 +226,7 @@ static int grant_receive(struct ipc_peer *peer, uint64_t limit, struct ipc_grant
  * process ends. */
 static int connect_to(struct ipc_peer *peer, uint64_t limit)
 {
-    struct ipc_descriptor socket = {.fd = -1}; /* ipc_connect leaves it so where there is no descriptor to be had */
+    struct ipc_descriptor socket;
     int rc;
 
     if (ipc_is_open(&peer->socket))

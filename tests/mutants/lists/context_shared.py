@@ -34,9 +34,9 @@ MUTANTS = [
     Mutant("ipc: a connection that the program has closed is not made again", ["peer"], [
         ("if (ipc_is_open(&peer->socket)) return 0;", "if (peer->socket.fd >= 0) return 0;")]),
 
-    # Either edit alone does nothing: both functions say that there is no descriptor.
+    # The variable is static so that what it holds is certain: another exporter's connection.
     Mutant("ipc: without a descriptor to be had, an exporter gets another one's connection", ["peer"], [
-        ("struct ipc_descriptor socket = {.fd = -1}; /* ipc_connect", "static struct ipc_descriptor socket; /* ipc_connect"),
+        ("struct ipc_descriptor socket; int rc;", "static struct ipc_descriptor socket; int rc;"),
         ("ret->fd = -1; return fd < 0 ? -errno : ipc_keep(file_aside(fd), ret);", "return fd < 0 ? -errno : ipc_keep(file_aside(fd), ret);")]),
 
     # --- requests to exporters ---
