@@ -14,7 +14,7 @@ static bool is_sound(void)
 /* One number is not what it was; then it is again. */
 #define NOTICED(lvalue, wrong)                                                                                         \
     do {                                                                                                               \
-        __typeof__(1 ? (lvalue) : (lvalue)) was_ = (lvalue);                                                           \
+        __typeof__((lvalue) + 0) was_ = (lvalue);                                                                      \
         (lvalue) = (wrong);                                                                                            \
         if (is_sound())                                                                                                \
             fail_msg("not noticed: %s", #lvalue);                                                                      \
