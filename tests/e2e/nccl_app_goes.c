@@ -228,6 +228,41 @@ SCENARIO(other_context)
     comm_end(r);
 }
 
+/* For cuCtxDestroy: which rank's call is refused is not left to chance. */
+static pthread_mutex_t destroying = PTHREAD_MUTEX_INITIALIZER;
+
+static void context_destroy(CUcontext context, int refused)
+{
+    CUresult result;
+
+    pthread_mutex_lock(&destroying);
+    if (refused)
+        simgpu_refuse("cuCtxDestroy_v2", refused);
+    result = cuCtxDestroy(context);
+    pthread_mutex_unlock(&destroying);
+    if ((int)result != refused)
+        FAIL("cuCtxDestroy returns another result than the driver's");
+}
+
+/* A context whose end was refused stays, and its memory is registered again when it is used. */
+SCENARIO(context_stays)
+{
+    CUcontext first, second;
+    char *other;
+
+    comm_make(r, 0);
+    if (cuCtxGetCurrent(&first) || CTX_CREATE(&second, r->rank))
+        FAIL("no second context");
+    other = get(8 * MIB);
+    if (cuCtxSetCurrent(first))
+        FAIL("the first context does not come back");
+    all_gather(r, other, other + MIB);
+    context_destroy(second, CUDA_ERROR_INVALID_VALUE);
+    all_gather(r, other, other + MIB);
+    context_destroy(second, 0);
+    comm_end(r);
+}
+
 /* Natively cudaFree waits for the work that uses it, and ncclMemFree for nothing. */
 SCENARIO(own_memory_under_work)
 {

@@ -154,6 +154,14 @@ class Registered(Base):
                 with self.subTest(backend, processes=processes):
                     self.assert_registered(self.job("other_context", backend, processes=processes, ranks=2))
 
+    def test_memory_of_a_context_whose_end_is_refused(self) -> None:
+        """It is deregistered before the call, and registered again by the next operation that uses it."""
+        for backend in "nccl", "cuda", "vmm":
+            for processes in False, True:
+                with self.subTest(backend, processes=processes):
+                    run = self.job("context_stays", backend, processes=processes, ranks=2)
+                    self.assert_registered(run)
+
     def test_memory_for_the_programs_own_allocation(self) -> None:
         """Idle memory goes back for an ncclMemAlloc, but not inside of it: there NCCL is not called."""
         for backend in "nccl", "cuda", "vmm":
