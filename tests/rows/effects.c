@@ -65,7 +65,7 @@ void given_reset(void)
     given.data_list[0] = &given.data;
     given.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE};
     given.memory_type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    given.access = (CUmemAccessDesc){.location = given.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    given.access[0] = (CUmemAccessDesc){.location = given.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     given.memory.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     given.memory.location = given.location;
     given.multicast.size = given.size;

@@ -39,7 +39,7 @@ struct given {
     CUipcMemHandle ipc;
     CUmemLocation location;
     CUmemAllocationType memory_type;
-    CUmemAccessDesc access;
+    CUmemAccessDesc access[2];
     CUmemPoolProps pool;
     CUmemAllocationProp memory;
     CUmulticastObjectProp multicast;

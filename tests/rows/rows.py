@@ -27,7 +27,7 @@ GIVEN = {
     "CUDA_MEMCPY3D_BATCH_OP *": "&given.copy_batch",
     "CUDA_MEMSET_NODE_PARAMS *": "&given.set",
     "CUgraphNodeParams *": "&given.node",
-    "CUmemAccessDesc *": "&given.access",
+    "CUmemAccessDesc *": "given.access",
     "CUmemPoolProps *": "&given.pool",
     "CUmemAllocationProp *": "&given.memory",
     "CUmulticastObjectProp *": "&given.multicast",

@@ -13,6 +13,15 @@ static char host[64]; /* memory of the processor's own */
 
 /* --- settings of an effect --- */
 
+/* In front of it is one without an effect. */
+static void given_access_behind(void)
+{
+    given.access[1] = given.access[0];
+    given.access[0] =
+        (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_HOST}, .flags = CU_MEM_ACCESS_FLAGS_PROT_NONE};
+    given.count = 2;
+}
+
 static int setting(const char *name, long number, CUdeviceptr special)
 {
     static CUctxCigParam graphics;
@@ -33,9 +42,11 @@ static int setting(const char *name, long number, CUdeviceptr special)
     else if (strcmp(name, "attribute") == 0)
         given.attribute = (CUpointer_attribute)number;
     else if (strcmp(name, "access") == 0)
-        given.access.location.type = (CUmemLocationType)number;
+        given.access[0].location.type = (CUmemLocationType)number;
     else if (strcmp(name, "other") == 0)
-        given.access.location.id = 1;
+        given.access[0].location.id = 1;
+    else if (strcmp(name, "behind") == 0) /* what the settings before this one say is in the second of two */
+        given_access_behind();
     else if (strcmp(name, "location") == 0)
         given.location.type = (CUmemLocationType)number;
     else if (strcmp(name, "type") == 0)
