@@ -56,7 +56,7 @@ MUTANTS = [
         ("(any ? !segment->owner : segment->owner != owner)", "(any && !segment->owner)")]),
     Mutant("NCCL: a communicator that cannot be talked to is forgotten before its end", ["nccl_reg"], [
         ("} else if (!rc) {", "} else {")]),
-    Mutant("NCCL: one that is about to be added is taken for one that is gone", ["nccl_life"], [
+    Mutant("NCCL: one that is about to be added is taken for one that is gone", ["nccl_locks"], [
         ("if (!atomic_load(&comm->key) && atomic_load(&comm->known)) {", "if (reg) {")]),
     Mutant("NCCL: a thread goes on with a communicator that was given up", ["nccl_reg"], [
         ("return atomic_compare_exchange_strong(&comm->calls, &none, CALL_INSIDE);",

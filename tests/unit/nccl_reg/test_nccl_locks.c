@@ -3,8 +3,8 @@
  * test_nccl_locks.c - operations that take no lock, because their buffers are prepared; calls whose communicator goes
  * just before they have its lock; and which users keep a segment from going.
  *
- * The linker's --wrap sends pthread_mutex_lock here, so each lock that this thread takes is counted, and a test can
- * have something happen before one.
+ * The linker's --wrap sends pthread_mutex_lock and pthread_mutex_trylock here, so each lock that this thread takes is
+ * counted, and a test can have something happen before one.
  */
 #include "entries.h" /* first: nccl_unit.h has names of its own */
 
@@ -25,6 +25,16 @@ WRAPPED(int, pthread_mutex_lock, (pthread_mutex_t * lock))
     if (hook)
         hook();
     return __real_pthread_mutex_lock(lock);
+}
+
+static _Thread_local unsigned int tries; /* of trylock until before_try is called; 0: it is not */
+static _Thread_local void (*before_try)(void);
+
+WRAPPED(int, pthread_mutex_trylock, (pthread_mutex_t * lock))
+{
+    if (tries && --tries == 0)
+        before_try();
+    return __real_pthread_mutex_trylock(lock);
 }
 
 /* --- operations without a turn */
@@ -166,6 +176,35 @@ CASE(gone_before_its_turn)
     assert_int_equal(nccl_fake.attaches, 0);
     remove_segment(0);
     assert_int_equal(nccl_fake.releases, 1);
+}
+
+/* Another thread clears the entry, and a third one adds a communicator at the same address. */
+static void cleared_and_added(void)
+{
+    remove_segment(1);
+    assert_int_equal(stats().comms, 0);
+    nccl_fake_comm_destroy(0, true);
+    comm_new(0, 0, false);
+}
+
+/* The thread that ends a communicator finds its entry in use for another one, which it leaves alone. */
+CASE(added_again_before_the_entry_is_cleared)
+{
+    struct nccl_reg_comm_info info;
+
+    comm_new(0, 0, false);
+    segment(0, 0);
+    segment(1, 0);
+    before_try = cleared_and_added;
+    tries = 2; /* the first one is for the call, the second one to clear the entry */
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* may_call: */ false), 0);
+    assert_int_equal(tries, 0);
+    assert_int_equal(stats().comms, 1);
+    assert_int_equal(nccl_reg_comm_get(reg, nccl_fake_comm(0), &info), 0);
+    collective(0, AT(0), 0);
+    assert_int_equal(nccl_fake_records(0), 1);
+    comm_end(0);
+    assert_int_equal(stats().comms, 0);
 }
 
 /* A communicator that was finalized is known, makes no call, and says so when it goes. */
