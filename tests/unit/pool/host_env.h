@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host_env.h - a host pool over host_fake.h for each test case, and what a program does with it. For test_host_pool.c
- * and test_host_bound.c, each of which has one of its own. */
+/* host_env.h - a host pool over host_fake.h for each test case, and what a program does with it. Each
+ * test_host_... that has it has one of its own. */
 #ifndef CUPOOL_TESTS_UNIT_HOST_ENV_H
 #define CUPOOL_TESTS_UNIT_HOST_ENV_H
 
@@ -97,5 +97,17 @@ static inline unsigned int descriptors(void)
 }
 
 #define CASE(name) CASE_WITH(name, setup, teardown)
+
+/* Of a pool whose threads have shards, which the thread is not alone with. */
+static inline int setup_sharded(void **state)
+{
+    host_fake_sharded = true;
+    (void)setup(state);
+    host_fake_sharded = false;
+    fake.alone = false;
+    return 0;
+}
+
+#define SHARDED_CASE(name) CASE_WITH(name, setup_sharded, teardown)
 
 #endif

@@ -3,17 +3,6 @@
  * calls that fail. The contract is test_host_pool.c's, threads are test_host_shards.c's and test_host_random.c's. */
 #include "host_env.h"
 
-static int setup_sharded(void **state)
-{
-    host_fake_sharded = true;
-    (void)setup(state);
-    host_fake_sharded = false;
-    fake.alone = false;
-    return 0;
-}
-
-#define SHARDED_CASE(name) CASE_WITH(name, setup_sharded, teardown)
-
 static struct host_shard *own(void)
 {
     for (unsigned int i = 0; i < HOST_SHARDS; i++)

@@ -11,17 +11,6 @@
 #define IN_ONE 15 /* so many of them are in a slab */
 #define COUNT  64
 
-static int setup_sharded(void **state)
-{
-    host_fake_sharded = true;
-    (void)setup(state);
-    host_fake_sharded = false;
-    fake.alone = false;
-    return 0;
-}
-
-#define SHARDED_CASE(name) CASE_WITH(name, setup_sharded, teardown)
-
 /* The thread's shard has ready blocks of this size. */
 static struct host_shard *stock(size_t size)
 {

@@ -127,16 +127,7 @@ CASE(test_tokens)
     NOTICED(tokens->first->next, NULL);
 }
 
-static int setup_sharded(void **state)
-{
-    host_fake_sharded = true;
-    (void)setup(state);
-    host_fake_sharded = false;
-    fake.alone = false;
-    return 0;
-}
-
-CASE_WITH(test_shards, setup_sharded, teardown)
+SHARDED_CASE(test_shards)
 {
     struct host_shard *shard = NULL;
     struct host_block *out = NULL;
