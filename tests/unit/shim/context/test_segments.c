@@ -191,6 +191,7 @@ static const struct put {
     {true, FNS, FN(cuMemFreeAsync), CUDA_ERROR_NOT_SUPPORTED, "stream:c0,1 free:0x7f0000000000,s0 free:0x7f0000000000",
      "", false},
     {true, FNS, FN(cuCtxGetCurrent), CUDA_ERROR_UNKNOWN, "free:0x7f0000000000", "", true},
+    {true, FNS, FN(cuPointerGetAttribute), CUDA_ERROR_UNKNOWN, "stream:c0,1 free:0x7f0000000000", "", true},
     {false, FNS, FN(cuMemFree_v2), CUDA_ERROR_UNKNOWN, "free:0x7f0000000000",
      "2:the driver did not take back 2097152 bytes at 0x7f0000000000 (error 999)\n", false},
     {false, FNS, FN(cuMemFree_v2), CUDA_ERROR_DEINITIALIZED, "free:0x7f0000000000", "", false},
@@ -211,7 +212,7 @@ ISOLATED_ROWS(test_put, puts_of, .environment = ORDERED)
     if (row->lacks < FNS)
         fake_lack(row->lacks);
     if (row->fails < FNS)
-        fake_fail(row->fails, row->error, 1);
+        fake_fail(row->fails, row->error, row->fails == FN(cuPointerGetAttribute) ? 2 : 1); /* it is asked twice */
     fake_before(FN(cuMemFree_v2), meanwhile, context);
     pin_begin((uintptr_t)context);
     segment_ops.free(context, BACKEND_CUDA, addr, SEGMENT);
