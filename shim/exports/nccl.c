@@ -202,7 +202,8 @@ EXPORT ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle)
         return next(comm, handle);
     used = nccl_before(comm, &info, &nothing, NULL);
     result = next(comm, handle);
-    nccl_user_deregistered(comm, handle);
+    if (!result) /* if NCCL refuses, the memory may still be registered */
+        nccl_user_deregistered(comm, handle);
     nccl_after(comm, used, result);
     return result;
 }

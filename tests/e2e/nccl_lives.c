@@ -401,6 +401,8 @@ static void own_registrations(void)
     NC(ncclCommRegister(comm, pointer(memory + 512), 512, &one));
     prepare("ncclCommRegister", REFUSED, NULL);
     EXPECT(ncclCommRegister(comm, pointer(memory), 512, &other) == REFUSED, "ncclCommRegister", "another result");
+    prepare("ncclCommDeregister", REFUSED, NULL);
+    EXPECT(ncclCommDeregister(comm, one) == REFUSED, "ncclCommDeregister", "another result");
     prepare("ncclCommDeregister", ncclSuccess, NULL);
     free_elsewhere();
     EXPECT(!is_freed(), "ncclCommRegister", "memory goes although the program has it registered");
