@@ -3,6 +3,7 @@
  * to one, and what is found beside calls that may end one. */
 
 #include "ready.h"
+#include "serve/serve.h"
 
 /* --- a request's context --- */
 
@@ -172,6 +173,26 @@ READY_CASE(test_foreign_limit)
     assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
     fake_current(NULL);
     assert_int_equal(context_wait_foreign(context, CU_STREAM_LEGACY), CUDA_SUCCESS);
+}
+
+/* Memory that a stream of another device frees is used again once the stream has come there. If it has not within a
+ * second, its work may still use the memory, which nobody gets any more. */
+READY_CASE(test_foreign_free, .environment = ORDERED)
+{
+    const uint64_t addr = block(context, 3 * MIB);
+    CUstream stream;
+
+    pooled(1);
+    stream = fake_stream(0, 1);
+    for (int late = 0; late < 2; late++) {
+        fake.streams[0].launched = (uint64_t)late;
+        assert_int_equal(serve_free_later(addr, stream), SERVE_DONE);
+        assert_int_equal(serve_free_later(addr, stream), SERVE_INVALID);
+        if (late)
+            assert_int_not_equal(block(context, 3 * MIB), addr);
+        else
+            assert_int_equal(block(context, 3 * MIB), addr);
+    }
 }
 
 /* --- beside calls that may end a context --- */
