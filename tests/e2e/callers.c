@@ -4,9 +4,9 @@
  *
  * Each library runs in a process of its own, which writes a trace of its own. The library is the other half of this
  * file (-DCALLER_LIBRARY; -DCALLER_RUNTIME: with the runtime's calls for memory): it takes and gives back memory, asks
- * for more than there is, asks the driver about the program's, as MPI does, and maps host memory, as NVIDIA's
- * mathematics do. On stdout is a line for each: PROCESS LIBRARY. test_callers.py finds the result of the calls in the
- * traces.
+ * for more than there is, asks the driver about the program's, as MPI does, maps host memory, as NVIDIA's mathematics
+ * do, and exports the program's memory, which the program then frees before it takes some again. On stdout is a line
+ * for each: PROCESS LIBRARY. test_callers.py finds the result of the calls in the traces.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -21,6 +21,7 @@ __attribute__((visibility("default"))) int caller_run(CUdeviceptr program);
 
 int caller_run(CUdeviceptr program)
 {
+    CUipcMemHandle handle;
     unsigned int type;
     void *host;
     int fd;
@@ -41,7 +42,7 @@ int caller_run(CUdeviceptr program)
         return 1;
     /* As NCCL does for a network card. Whether there is such a handle does not matter. */
     (void)cuMemGetHandleForAddressRange(&fd, program, 65536, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
-    return 0;
+    return cuIpcGetMemHandle(&handle, program) != CUDA_SUCCESS;
 }
 
 #else
@@ -56,7 +57,7 @@ static int run(const char *path, bool all_flags)
     /* The library's calls are its own, whichever of the program's came before. */
     if (all_flags ? cudaHostAlloc(&host, 4096, cudaHostAllocPortable) : cudaMallocHost(&host, 4096))
         return 1;
-    return function((uintptr_t)own) || cudaFree(own);
+    return function((uintptr_t)own) || cudaFree(own) || cudaMalloc(&own, 100000);
 }
 
 int main(int argc, char **argv)

@@ -39,17 +39,18 @@ TABLE = [
 ]
 OTHERS = ["libmy_mpi.so", "nccl.so", "LIBNCCL.so", "libtorch_cuda.so", "libmathx.so", "libnccl/app.so", "libcudart_x.so"]
 
-# Are its own requests pooled, why does the device's policy change, if it does, and is it told that one was refused?
+# Are its own requests pooled, why does the device's policy change, if it does, is it told that one was refused, and is memory of
+# the program's that it has exported used again? A program may never say that an importer has finished.
 EFFECTS = {
-    "PROGRAM": (True, "mapped host memory", True),
-    "MATH": (True, "a device other than the GPU gets access to its memory", True),
-    "INSIDE": (False, None, False),
-    "TRANSFER": (False, "MPI or UCX moves its memory", False),
+    "PROGRAM": (True, "mapped host memory", True, False),
+    "MATH": (True, "a device other than the GPU gets access to its memory", True, True),
+    "INSIDE": (False, None, False, True),
+    "TRANSFER": (False, "MPI or UCX moves its memory", False, True),
 }
 
 
 class Callers(Case):
-    def effects(self, names: "list[str]", kind: str) -> "dict[str, tuple[bool, str | None, bool]]":
+    def effects(self, names: "list[str]", kind: str) -> "dict[str, tuple[bool, str | None, bool, bool]]":
         """Returns the treatment of the calls of libraries of these names."""
         folder = self.folder()
         paths = [folder / name for name in names]
@@ -57,11 +58,12 @@ class Callers(Case):
             path.parent.mkdir(exist_ok=True)
             shutil.copy(BIN / f"caller_{kind}.so", path)  # a link would be the same library for the loader
         done = self.go(BIN / "callers", *paths, CUPOOL_TRACE_FILE="%p.jsonl")
-        found: "dict[str, tuple[bool, str | None, bool]]" = {}
+        found: "dict[str, tuple[bool, str | None, bool, bool]]" = {}
         for process, path in re.findall(r"^(\d+) (.+)$", done.out, re.M):
             trace = Trace(done.cwd / f"{process}.jsonl")
             why = [e["why"] for e in trace.of("policy") if e["free"] == "strict"]
-            found[str(Path(path).relative_to(folder))] = (trace.total("allocs") == 2, why[0] if why else None, bool(trace.of("oom")))
+            found[str(Path(path).relative_to(folder))] = (
+                trace.total("allocs") == 3, why[0] if why else None, bool(trace.of("oom")), len(trace.of("segment_alloc")) == 1)
             self.assertLessEqual(len(why), 1)
         return found
 
