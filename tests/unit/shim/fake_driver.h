@@ -96,6 +96,7 @@ struct fake {
     void (*relax)(void *arg); /* runs each time that the library looks again; NULL: nothing */
     void *relax_arg;
     unsigned int opened, clocks; /* calls of trace_open, background_start */
+    bool background;             /* the library has its thread */
     atomic_uint futexes;         /* system calls */
     bool dead_threads, fences;   /* each thread is dead; the kernel has no membarrier */
     int old_rename;              /* errno of a file system that cannot rename without replacing; 0: it can */

@@ -104,7 +104,7 @@ WRAPPED(void, trace_open, (void))
 WRAPPED(bool, background_start, (void))
 {
     fake.clocks++;
-    return false;
+    return fake.background;
 }
 
 WRAPPED(void, trace_write_behind, (void))

@@ -5,6 +5,7 @@
 #include "base/process.h"
 #include "context/arrivals.h"
 #include "context/capture_gate.h"
+#include "context/ipc_table.h"
 #include "context/room.h"
 #include "exports/memory.h"
 #include "isolated.h"
@@ -107,6 +108,25 @@ ISOLATED_CASE(test_freed_meanwhile, .environment = ORDERED)
     assert_int_equal(cuMemGetAddressRange_v2(&base, &size, freed), CUDA_ERROR_NOT_FOUND);
     assert_int_equal(pool_alloc(context->pool, MIB, &freed), 0);
     assert_int_equal(cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, freed), CUDA_ERROR_INVALID_VALUE);
+}
+
+/* There is no ticket for such a block: the next one at its address would be taken for it. */
+ISOLATED_CASE(test_exported_while_freed, .environment = ORDERED " CUPOOL_REGISTER=0")
+{
+    struct context *context;
+    CUipcMemHandle handle;
+    uint64_t first;
+
+    fake_start();
+    context = context_current(&fake.driver);
+    fake.background = true;
+    fake.next_of[REAL_cuIpcGetMemHandle] = (void *)next_frees;
+    assert_int_equal(pool_alloc(context->pool, 100000, &first), 0);
+    assert_int_equal(pool_alloc(context->pool, 100000, &freed), 0);
+    assert_int_equal(serve_ipc_get(freed, NULL, &handle), SERVE_IPC_REFUSED);
+    assert_false(ipc_table_any());
+    assert_int_equal(pool_alloc(context->pool, 100000, &freed), 0); /* it was freed once */
+    assert_int_equal(pool_free(freed), 0);
 }
 
 /* A destruction that had no effect leaves the pool; after an error of earlier work the context has gone. */
