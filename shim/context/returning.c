@@ -27,7 +27,8 @@ static struct slot *slot_of(uint64_t addr)
     return &slots[(addr >> 21 ^ addr >> 33) % SLOTS];
 }
 
-/* 0: the driver does not know the address, or cannot say. It is asked twice. */
+/* 0: the driver does not know the address, or cannot say. It is asked twice: by one failure alone no free is let
+ * through that would crash later. */
 static unsigned long long id_of(const struct real_driver *driver, uint64_t addr)
 {
     for (int i = 0; driver->cuPointerGetAttribute && i < 2; i++) {

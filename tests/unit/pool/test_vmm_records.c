@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_vmm_records.c - the cache of virtual memory's records: many of them, those of several devices and threads, those
- * that other threads wait for, and none for lack of host memory. What is served and settled: test_vmm_cache.c.
+ * that other threads wait for, and none for lack of host memory. Serving and settling: test_vmm_cache.c.
  */
 #include "cases.h"
 #include "vmm_buffers.h"
