@@ -186,6 +186,20 @@ size_t pool_decay(struct pool *pool, unsigned int age)
     return pool->config.order->frozen(pool->config.arg) ? 0 : release(pool, &what);
 }
 
+/*
+ * Memory that was given back is of no use to anybody before it has arrived. Natively it is there when the free returns,
+ * also for those that cannot ask for it: other processes, and managed memory, whose page fault on a device that has
+ * nothing left ends in error 700.
+ */
+static void await_arrival(const struct pool_config *config)
+{
+    const struct pool_backend_ops *backend = config->backend;
+    size_t arriving = 0;
+
+    if (backend->collected && backend->reclaim && !backend->collected(config->arg, &arriving) && arriving)
+        backend->reclaim(config->arg);
+}
+
 void release_some(struct pool *pool)
 {
     const struct pool_config *config = &pool->config;
@@ -193,6 +207,9 @@ void release_some(struct pool *pool)
     const bool scarce = config->backend->scarce && config->backend->scarce(config->arg);
     const struct release what = {.why = scarce ? "reserve" : "withdrawn", .withdrawn_only = !scarce};
 
-    if ((scarce || withdrawn) && !config->order->frozen(config->arg))
-        release(pool, &what);
+    if ((!scarce && !withdrawn) || config->order->frozen(config->arg))
+        return;
+    release(pool, &what);
+    if (scarce)
+        await_arrival(config);
 }

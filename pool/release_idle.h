@@ -33,7 +33,8 @@ size_t release_finish(struct pool *pool, struct segment *going, const struct rel
 void release_withdrawn(struct pool *pool, const char *why);
 /* With no lock: pool_trim. Without may_wait, nothing waits for deferred blocks or for memory to arrive. */
 size_t release_trim(struct pool *pool, const char *why, bool may_wait);
-/* With no lock, after a free: give back withdrawn segments, and all idle ones while memory is scarce. */
+/* With no lock, after a free: give back withdrawn segments, and, while memory is scarce, all idle ones, and wait until
+ * they have arrived, as far as backend->reclaim does. */
 void release_some(struct pool *pool);
 
 #endif

@@ -84,6 +84,38 @@ BT_TEST(in_stream_order)
     return 0;
 }
 
+/* No call tells the library of a page fault; the device's work meets what the last free has left. So the memory has to
+ * be with the driver when cudaFree returns, though no thread waits for the device. */
+BT_TEST(page_fault)
+{
+    size_t avail, total, spare;
+    cudaStream_t s;
+    char *m, *p;
+    int rc;
+
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    OK(cudaMallocManaged((void **)&m, 4 * BT_MIB, cudaMemAttachGlobal));
+    TRY(blocks_free());
+    for (int round = 0; round < 3; round++) { /* in the first, the library's stream may not exist */
+        OK(cudaMemGetInfo(&avail, &total));
+        spare = 4 * BT_MIB;
+        do /* the driver may need some itself */
+            rc = (int)cudaMalloc((void **)&p, avail - (spare += 2 * BT_MIB));
+        while (rc == cudaErrorMemoryAllocation && spare < 64 * BT_MIB);
+        OK(rc);
+        (void)cudaGetLastError();
+        OK(cudaMemsetAsync(p, 1, BT_MIB, s));
+        OK(cudaFree(p));
+        CHECK(driver_free() + SLACK >= start_free);
+    }
+    OK(cudaMemsetAsync(m, 3, 4 * BT_MIB, s));
+    OK(cudaStreamSynchronize(s));
+    CHECK(m[0] == 3 && m[4 * BT_MIB - 1] == 3);
+    OK(cudaFree(m));
+    OK(cudaStreamDestroy(s));
+    return 0;
+}
+
 /* A few MiB only, but nothing is left for them. */
 BT_TEST(managed)
 {

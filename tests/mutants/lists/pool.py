@@ -15,6 +15,12 @@ MUTANTS = [
         ("end(cache, served ? b : NULL);", "end(cache, NULL);", "vmm_cache_unmap")]),
     Mutant("virtual memory: a handle's release is told of while the memory is mapped", ["vmm_cache"], [
         ("b && b->state != VMM_PLAIN ? &cache->accounts", "b ? &cache->accounts")]),
+    Mutant("what goes back on a full device is not waited for", ["decay", "crowd auto"], [
+        ("if (scarce) await_arrival(config);", "")]),
+    Mutant("what goes back is waited for where there is enough", ["decay"], [
+        ("if (scarce) await_arrival(config);", "await_arrival(config);")]),
+    Mutant("a free waits though all has arrived", ["decay"], [
+        ("!backend->collected(config->arg, &arriving) && arriving", "!backend->collected(config->arg, &arriving)")]),
     Mutant("a pause does not wait for a fill under way", ["suspend"], [
         ("if (!rc) fills_wait(pool);", "")]),
     # --- virtual memory that is kept ---

@@ -296,6 +296,86 @@ POOL_CASE(test_scarce_free_that_is_kept_gives_back_when_published)
 }
 
 static struct pool_backend_ops plain;
+static unsigned int reclaims;
+
+static void backend_reclaim(void *arg)
+{
+    struct fake *fake = arg;
+
+    assert_int_equal(fake->in_use, 0); /* behind all that goes back */
+    fake->arriving = 0;
+    reclaims++;
+}
+
+/* As a driver that frees at once, which waits. */
+static bool backend_collected_never(void *arg, size_t *ret_arriving)
+{
+    *ret_arriving = 0;
+    return false;
+}
+
+static void scarce_pool(struct env *env, bool (*collected)(void *arg, size_t *ret_arriving))
+{
+    struct pool_config config = fake_config(env->fake);
+
+    plain = *config.backend;
+    plain.reclaim = backend_reclaim;
+    plain.collected = collected ? collected : plain.collected;
+    config.backend = &plain;
+    env_pool(env, &config);
+    reclaims = 0;
+    env->fake->scarce = true;
+}
+
+POOL_CASE(test_scarce_free_waits_for_what_has_not_arrived)
+{
+    scarce_pool(env, NULL);
+    release(alloc(env->pool, 16 * MIB));
+    assert_int_equal(reclaims, 0); /* it has arrived */
+    env->fake->arriving = 8 * MIB;
+    release(alloc(env->pool, 16 * MIB));
+    assert_int_equal(reclaims, 1);
+    assert_int_equal(env->fake->arriving, 0);
+}
+
+POOL_CASE(test_scarce_free_that_gives_nothing_back_waits_for_earlier_ones)
+{
+    uint64_t a, b;
+
+    scarce_pool(env, NULL);
+    a = alloc(env->pool, 512);
+    b = alloc(env->pool, 512);
+    env->fake->in_use = 0; /* for backend_reclaim */
+    env->fake->arriving = 8 * MIB;
+    release(a);
+    env->fake->in_use = UNIT;
+    assert_int_equal(reclaims, 1);
+    release(b);
+}
+
+POOL_CASE(test_free_does_not_wait_while_there_is_enough_or_frozen_or_the_driver_has_waited)
+{
+    uint64_t a;
+
+    scarce_pool(env, NULL);
+    env->fake->scarce = false;
+    a = alloc(env->pool, 16 * MIB);
+    assert_int_equal(pool_withdraw(a), 0); /* so that it goes back */
+    env->fake->arriving = 8 * MIB;
+    release(a);
+    assert_int_equal(env->fake->in_use, 0);
+    env->fake->scarce = true;
+    a = alloc(env->pool, 512);
+    env->fake->frozen = true;
+    env->fake->arriving = 8 * MIB;
+    release(a);
+    env->fake->frozen = false;
+    assert_int_equal(pool_trim(env->pool, "test"), UNIT);
+    assert_int_equal(reclaims, 0);
+    scarce_pool(env, backend_collected_never);
+    release(alloc(env->pool, 16 * MIB));
+    assert_int_equal(reclaims, 0);
+}
 
 POOL_CASE(test_backend_without_scarce_and_collect_is_served)
 {
