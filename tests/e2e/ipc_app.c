@@ -43,7 +43,7 @@
  *   cancelled COMMAND  a command, by a thread with a pending cancellation; "inside" if it is cancelled within it
  *   changed            how many calls for CUDA IPC and of cupool.h, of those above, have changed errno
  *   closefrom FD [TO]  close every descriptor from FD on, to TO alone
- *   taken FD           close every descriptor from FD on, let a socket of ours have 40 of these numbers, and send this
+ *   taken FD           close the descriptors from FD on, let a socket of ours have 40 of these numbers, and send this
  *                      process SIGUSR1: the bytes that come out at the socket's other end, which nobody sends
  *   fork               a child that does nothing until this process's stdin ends; its number
  *   exit               end without closing anything
@@ -292,7 +292,7 @@ static long taken(int from)
 
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) || ends[0] >= from || ends[1] >= from)
         return -1;
-    syscall(SYS_close_range, (unsigned int)from, ~0u, 0u);
+    syscall(SYS_close_range, (unsigned int)from, 499u, 0u); /* those of the simulated driver begin at 500 */
     for (int fd = from; fd < from + 40; fd++)
         if (dup2(ends[0], fd) < 0)
             return -1;
