@@ -50,7 +50,7 @@ static const char *segment_check(const struct host_pool *pool, const struct host
     const char *fault;
 
     for (const struct host_block *block = segment->first; block; block = block->after) {
-        REQUIRE(block->addr == at && block->size && block->segment == segment);
+        REQUIRE(block->addr == at && block->segment == segment);
         at += block->size;
         live += block->state == HOST_LIVE || block->state == HOST_LENT;
         starts++;

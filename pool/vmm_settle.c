@@ -99,7 +99,7 @@ static bool reaches_too_far(const struct vmm_buffer *b)
 }
 
 /* Without the lock: the calls that the program has made and the driver has not seen, in an order that is always right.
- */
+ * There are some only for a buffer that is mapped, or was until then; so it has a range. */
 static void make_calls(const struct vmm_cache *cache, const struct vmm_buffer *b, unsigned int drops)
 {
     bool kept = false;
@@ -111,7 +111,7 @@ static void make_calls(const struct vmm_cache *cache, const struct vmm_buffer *b
             cache->ops->revoke(cache->arg, b->addr, b->size, &b->access[i]);
     for (unsigned int i = 0; i < drops; i++)
         kept |= cache->ops->release(cache->arg, b->handle) != 0;
-    if (b->has_range && !b->own_range && !kept)
+    if (!b->own_range && !kept)
         cache->ops->unreserve(cache->arg, b->addr, b->size);
     if (b->has_memory && !vmm_owns_memory(b) && !kept)
         cache->ops->returned(cache->arg, b->key.id, b->addr, b->size);
@@ -128,7 +128,7 @@ void vmm_settle(struct vmm_cache *cache, struct vmm_buffer *b)
         cache->stats.settled++;
     vmm_change_begin(cache, b);
     b->busy = true;
-    if (b->has_range && !b->own_range)
+    if (!b->own_range)
         vmm_range_remove(cache, b);
     if (b->has_memory && !b->own_refs)
         vmm_handle_remove(cache, b);

@@ -114,4 +114,6 @@ MUTANTS = [
 
     Mutant("a deregistration that failed is tried again when the owner ends", ["nccl_reg"], [
         ("segment->owner != owner || segment->claimed || segment->quarantined", "segment->owner != owner || segment->claimed")]),
+    Mutant("the entry of a communicator that is gone is cleared twice", ["nccl_locks"], [
+        ("if (!atomic_load(&comm->key) && atomic_load(&comm->known)) { reg_counters_add", "if (!atomic_load(&comm->key)) { reg_counters_add")]),
 ]

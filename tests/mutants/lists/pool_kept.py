@@ -20,7 +20,7 @@ MUTANTS = [
     Mutant("pinned memory: a refused request takes those beside it out of the peak", ["host_bound"], [
         ("pool->native_peak >= r->pending + surely ? less : surely;", "surely;")]),
     Mutant("virtual memory: addresses of a mapping that stays are freed", ["vmm_cache"], [
-        ("if (b->has_range && !b->own_range && !kept)", "if (b->has_range && !b->own_range)")]),
+        ("if (!b->own_range && !kept)", "if (b->has_range && !b->own_range)")]),
     Mutant("virtual memory: a buffer of another alignment is handed out", ["vmm_cache"], [
         ("(key ? key_equal(&b->key, key) : b->align == align)) break; return b; } bool vmm_cache_reserve", "(key ? key_equal(&b->key, key) : 1)) break; return b; } bool vmm_cache_reserve")]),
     Mutant("virtual memory: memory of other properties is handed out", ["vmm_cache"], [
@@ -64,13 +64,13 @@ MUTANTS = [
     Mutant("virtual memory: memory goes back that the program has", ["vmm_trim"], [
         ("if (!vmm_owns_memory(b) && b->since", "if (b->since")]),
     Mutant("virtual memory: addresses go back while they are mapped", ["vmm_trim"], [
-        ("if (b->has_range && !b->own_range && !kept)", "if (b->has_range && !b->own_range)"),
+        ("if (!b->own_range && !kept)", "if (b->has_range && !b->own_range)"),
         ("kept = cache->ops->unmap(cache->arg, b->addr, b->size) != 0;", "")]),
     Mutant("virtual memory: a buffer is taken while another thread gives it back", ["vmm_random"], [
         ("(b = vmm_range_at(cache, addr)) && b->busy; i++)", "(b = vmm_range_at(cache, addr)) && 0; i++)"),
         ("(b = vmm_handle_at(cache, handle)) && b->busy; i++)", "(b = vmm_handle_at(cache, handle)) && 0; i++)")], 3),
     Mutant("virtual memory: the address of a range that goes back is still known", ["vmm_random"], [
-        ("if (b->has_range && !b->own_range) vmm_range_remove(cache, b); if (b->has_memory && !b->own_refs)", "if (b->has_memory && !b->own_refs)")]),
+        ("if (!b->own_range) vmm_range_remove(cache, b); if (b->has_memory && !b->own_refs)", "if (b->has_memory && !b->own_refs)")]),
     Mutant("pinned memory from the driver is not reported", ["host_pool"], [
         ("if (pool->ops->got) pool->ops->got(", "if (0) pool->ops->got(")]),
     Mutant("pinned memory from the driver is reported before what it overlaps", ["host_pool"], [
@@ -89,4 +89,8 @@ MUTANTS = [
         ("b->own_range && b->size == size && may_serve;", "b->own_range && may_serve;")]),
     Mutant("virtual memory: an unmap that the driver refuses makes a buffer unknown", ["vmm_cache"], [
         ("/* Several mappings at once, or the driver refuses. */ settle_in(cache, addr, size);", "")]),
+    Mutant("pinned memory: work behind a free of this tick counts as over", ["host_bound"], [
+        ("(void)idle_find(pool, 0, NULL, NULL, &stamp);", "(void)idle_find(pool, 1, NULL, NULL, &stamp);")]),
+    Mutant("virtual memory: addresses that the program has are freed", ["vmm_cache"], [
+        ("if (!b->own_range && !kept)", "if (!kept)")]),
 ]

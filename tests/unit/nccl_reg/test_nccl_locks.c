@@ -178,11 +178,30 @@ CASE(gone_before_its_turn)
     assert_int_equal(nccl_fake.releases, 1);
 }
 
-/* Another thread clears the entry, and a third one adds a communicator at the same address. */
-static void cleared_and_added(void)
+/* Another thread clears the entry. */
+static void cleared(void)
 {
     remove_segment(1);
     assert_int_equal(stats().comms, 0);
+}
+
+CASE(entry_is_cleared_once)
+{
+    comm_new(0, 0, false);
+    segment(0, 0);
+    segment(1, 0);
+    before_try = cleared;
+    tries = 2; /* the first one is for the call, the second one to clear the entry */
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* may_call: */ false), 0);
+    assert_int_equal(tries, 0);
+    assert_int_equal(stats().comms, 0);
+    nccl_fake_comm_destroy(0, true);
+}
+
+/* And a third thread adds a communicator at the same address. */
+static void cleared_and_added(void)
+{
+    cleared();
     nccl_fake_comm_destroy(0, true);
     comm_new(0, 0, false);
 }

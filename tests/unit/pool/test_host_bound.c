@@ -268,6 +268,22 @@ CASE(test_bound_asks_only_while_work_is_unfinished)
     put(addr, 200 * MIB);
 }
 
+/* Also work behind a free of this very moment is unfinished. */
+CASE(test_idle_memory_is_complete_once_its_work_is)
+{
+    const uint64_t addr = get(60 * MIB);
+
+    assert_true(host_idle_is_complete(fake.pool));
+    host_fake_launch(&fake);
+    fake.blocked = true;
+    put(addr, 60 * MIB);
+    assert_false(host_idle_is_complete(fake.pool));
+    fake.blocked = false;
+    host_fake_complete(&fake);
+    assert_true(host_tokens_ask(fake.pool, 1));
+    assert_true(host_idle_is_complete(fake.pool));
+}
+
 /* A passing block that a capture has kept is of no class: it serves only what its class serves, and goes back for the
  * rest. */
 CASE(test_passing_block_that_was_kept_goes_back)

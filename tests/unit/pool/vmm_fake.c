@@ -3,6 +3,7 @@
 #include "vmm_fake.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "clock.h"
@@ -204,8 +205,13 @@ static int op_release(void *arg, uint64_t handle)
 static int op_unreserve(void *arg, uint64_t addr, size_t size)
 {
     struct side *side = arg;
+    const int rc = LOCKED(side->driver, driver_unreserve(side->driver, addr, size));
 
-    return LOCKED(side->driver, driver_unreserve(side->driver, addr, size));
+    if (rc == BAD) {
+        fputs("the cache frees addresses that are not reserved\n", stderr);
+        abort();
+    }
+    return rc;
 }
 
 static int op_revoke(void *arg, uint64_t addr, size_t size, const struct vmm_access *access)
