@@ -4,6 +4,20 @@
 
 #include "context/context_state.h"
 
+bool capture_mode_relax(const struct real_driver *driver, CUstreamCaptureMode *ret_mode)
+{
+    *ret_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    return driver->cuThreadExchangeStreamCaptureMode &&
+           driver->cuThreadExchangeStreamCaptureMode(ret_mode) == CUDA_SUCCESS;
+}
+
+void capture_mode_restore(const struct real_driver *driver, bool relaxed, CUstreamCaptureMode mode)
+{
+    /* Tried again if it fails: the program's own calls must go on to disturb captures as natively. */
+    if (relaxed && driver->cuThreadExchangeStreamCaptureMode(&mode))
+        driver->cuThreadExchangeStreamCaptureMode(&mode);
+}
+
 CUresult context_enter(const struct context *context, struct visit *visit)
 {
     const struct real_driver *driver = context->driver;
@@ -11,13 +25,17 @@ CUresult context_enter(const struct context *context, struct visit *visit)
     CUcontext current = NULL;
     CUresult result = driver->cuCtxGetCurrent(&current);
 
-    *visit = (struct visit){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
+    *visit = (struct visit){0};
+    /* Each is tried again if it fails: without the context a free does not wait, and the program relies on that. */
+    if (result)
+        result = driver->cuCtxGetCurrent(&current);
     if (!result && current != handle) {
         result = driver->cuCtxPushCurrent_v2(handle);
+        if (result)
+            result = driver->cuCtxPushCurrent_v2(handle);
         visit->pushed = result == CUDA_SUCCESS;
     }
-    visit->relaxed = !result && driver->cuThreadExchangeStreamCaptureMode &&
-                     driver->cuThreadExchangeStreamCaptureMode(&visit->mode) == CUDA_SUCCESS;
+    visit->relaxed = !result && capture_mode_relax(driver, &visit->mode);
     return result;
 }
 
@@ -25,8 +43,7 @@ void context_leave(const struct context *context, struct visit *visit)
 {
     CUcontext ignored;
 
-    if (visit->relaxed)
-        context->driver->cuThreadExchangeStreamCaptureMode(&visit->mode);
+    capture_mode_restore(context->driver, visit->relaxed, visit->mode);
     /* Tried again if it fails: the program's calls must not end up in another context. */
     if (visit->pushed && context->driver->cuCtxPopCurrent_v2(&ignored))
         context->driver->cuCtxPopCurrent_v2(&ignored);

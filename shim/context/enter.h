@@ -14,6 +14,7 @@
 #include "real/hooks.h"
 
 struct context;
+struct real_driver;
 
 /* The state that context_leave restores. */
 struct visit {
@@ -21,9 +22,14 @@ struct visit {
     CUstreamCaptureMode mode;
 };
 
-/* Make context current on this thread and switch the thread to relaxed capture mode, in which its calls disturb no
- * capture. context_leave must follow, also after an error; it restores the caller's context and mode. */
+/* Make context current on this thread and switch the thread to relaxed capture mode. context_leave must follow, also
+ * after an error; it restores the caller's context and mode. */
 CUresult context_enter(const struct context *context, struct visit *visit);
 void context_leave(const struct context *context, struct visit *visit);
+
+/* Switch the thread to relaxed capture mode, in which its calls disturb no capture of another thread. False: the mode
+ * is as it was. capture_mode_restore must follow, with this answer and *ret_mode. */
+bool capture_mode_relax(const struct real_driver *driver, CUstreamCaptureMode *ret_mode);
+void capture_mode_restore(const struct real_driver *driver, bool relaxed, CUstreamCaptureMode mode);
 
 #endif

@@ -203,7 +203,7 @@ static CUresult order_on_host(struct context *context)
     CUresult result = context_enter(context, &visit);
 
     pin_sleep(context);
-    if (!result)
+    if (!result && (result = context->driver->cuCtxSynchronize()) != CUDA_SUCCESS) /* tried again, as in enter.c */
         result = context->driver->cuCtxSynchronize();
     pin_wake();
     context_leave(context, &visit);

@@ -17,6 +17,7 @@
 #include "context/capture_gate.h"
 #include "context/capture_history.h"
 #include "context/context_state.h"
+#include "context/enter.h"
 #include "context/events.h"
 #include "context/nccl_given.h"
 #include "real/real.h"
@@ -41,9 +42,7 @@ void nccl_visit_begin(struct nccl_visit *visit)
     process_bypass_begin();
     visit->driver = real_driver_get();
     visit->current = NULL;
-    visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    visit->relaxed = visit->driver && visit->driver->cuThreadExchangeStreamCaptureMode &&
-                     visit->driver->cuThreadExchangeStreamCaptureMode(&visit->mode) == CUDA_SUCCESS;
+    visit->relaxed = visit->driver && capture_mode_relax(visit->driver, &visit->mode);
     if (visit->driver && visit->driver->cuCtxGetCurrent(&visit->current))
         visit->driver = NULL;
 }
@@ -52,8 +51,7 @@ void nccl_visit_end(struct nccl_visit *visit)
 {
     CUcontext now = NULL, ignored;
 
-    if (visit->relaxed)
-        real_driver_get()->cuThreadExchangeStreamCaptureMode(&visit->mode);
+    capture_mode_restore(real_driver_get(), visit->relaxed, visit->mode);
     if (visit->driver && visit->driver->cuCtxGetCurrent(&now) == CUDA_SUCCESS && now != visit->current) {
         if (now)
             visit->driver->cuCtxPopCurrent_v2(&ignored);

@@ -19,6 +19,7 @@
 #include "clock.h"
 #include "context/arrivals.h"
 #include "context/capture_gate.h"
+#include "context/enter.h"
 #include "context/events.h"
 #include "context/limits.h"
 #include "real/real.h"
@@ -43,19 +44,18 @@ _Static_assert(VMM_DEVICES == DEVICES_MAX && VMM_ALL_DEVICES == CONTEXT_ALL, "de
 #define CALL(call, event, format, ...)                                                                                 \
     __extension__({                                                                                                    \
         const struct real_driver *driver = real_driver_get();                                                          \
-        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;                                                     \
+        CUstreamCaptureMode mode;                                                                                      \
         const uint64_t start = now_ns();                                                                               \
+        bool relaxed;                                                                                                  \
         uint64_t ns;                                                                                                   \
         CUresult result;                                                                                               \
                                                                                                                        \
         process_bypass_begin();                                                                                        \
-        if (driver->cuThreadExchangeStreamCaptureMode)                                                                 \
-            driver->cuThreadExchangeStreamCaptureMode(&mode);                                                          \
+        relaxed = capture_mode_relax(driver, &mode);                                                                   \
         result = driver->call;                                                                                         \
         if (result) /* tried again, because the memory would be lost */                                                \
             result = driver->call;                                                                                     \
-        if (driver->cuThreadExchangeStreamCaptureMode)                                                                 \
-            driver->cuThreadExchangeStreamCaptureMode(&mode);                                                          \
+        capture_mode_restore(driver, relaxed, mode);                                                                   \
         process_bypass_end();                                                                                          \
         ns = now_ns() - start;                                                                                         \
         if (process_traces())                                                                                          \

@@ -5,6 +5,7 @@
 #include "clock.h"
 #include "context/capture_gate.h"
 #include "context/context_state.h"
+#include "context/enter.h"
 #include "context/free_order.h"
 #include "context/lifetime.h"
 #include "context/registry.h"
@@ -161,8 +162,8 @@ static bool is_foreign(const struct context *context, CUcontext handle)
 
 CUresult context_wait_foreign(const struct context *context, CUstream stream)
 {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     const struct real_driver *driver = context->driver;
+    CUstreamCaptureMode mode;
     CUcontext handle = NULL;
     CUresult result;
     uint64_t limit;
@@ -174,12 +175,10 @@ CUresult context_wait_foreign(const struct context *context, CUstream stream)
         result = driver->cuStreamGetCtx ? driver->cuStreamGetCtx(stream, &handle) : CUDA_ERROR_NOT_SUPPORTED;
     if (result || !is_foreign(context, handle) || !driver->cuStreamQuery)
         return result == CUDA_ERROR_INVALID_HANDLE ? result : CUDA_SUCCESS;
-    relaxed =
-        driver->cuThreadExchangeStreamCaptureMode && driver->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
+    relaxed = capture_mode_relax(driver, &mode);
     limit = now_ns() + FOREIGN_WAIT_NS;
     for (unsigned int i = 0; (result = driver->cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)
         lock_relax(i);
-    if (relaxed)
-        driver->cuThreadExchangeStreamCaptureMode(&mode);
+    capture_mode_restore(driver, relaxed, mode);
     return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_UNKNOWN : result;
 }

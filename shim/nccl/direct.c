@@ -14,6 +14,7 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/arrivals.h"
+#include "context/enter.h"
 #include "context/lifetime.h"
 #include "context/registry.h"
 #include "context/wait_device.h"
@@ -195,19 +196,17 @@ void direct_prepare(const struct nccl_reg_op *op, int device)
 static void release(void *arg, uint64_t addr, size_t size)
 {
     const struct real_driver *driver = real_driver_get();
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUstreamCaptureMode mode;
+    bool relaxed;
 
     (void)arg;
     (void)size;
     /* The entry goes first, because the driver may give the address to another thread at once. */
     if (!entry_forget(&direct.memory, addr))
         return;
-    /* In relaxed mode this disturbs no capture of another thread. */
-    if (driver->cuThreadExchangeStreamCaptureMode)
-        driver->cuThreadExchangeStreamCaptureMode(&mode);
+    relaxed = capture_mode_relax(driver, &mode);
     freed = driver->cuMemFree_v2(addr);
-    if (driver->cuThreadExchangeStreamCaptureMode)
-        driver->cuThreadExchangeStreamCaptureMode(&mode);
+    capture_mode_restore(driver, relaxed, mode);
     context_arrived();
 }
 

@@ -6,7 +6,7 @@ from mutant import Mutant
 
 MUTANTS = [
     Mutant("a visit to NCCL asks a driver that is not there", ["shim_nccl_memory"], [
-        ("visit->relaxed = visit->driver && visit->driver->cuThread", "visit->relaxed = visit->driver->cuThread")]),
+        ("visit->relaxed = visit->driver && capture_mode_relax(", "visit->relaxed = capture_mode_relax(")]),
     Mutant("whether memory is NCCL's is asked of a driver that is not there", ["shim_nccl_memory"], [
         ("return !driver || !driver->cuPointerGetAttribute ||", "return !driver->cuPointerGetAttribute ||")]),
     Mutant("pinned memory: a forbidden question changes errno", ["shim_host_memory"], [
@@ -72,7 +72,7 @@ MUTANTS = [
     Mutant("virtual memory: a refused request does not wait for what is going back", ["vmm_kept / Kept.test_a_request_waits_for_what_is_going_back"], [
         ("vmm_cache_wait(cache); return bytes;", "return bytes;")]),
     Mutant("virtual memory: our hooks wait for a buffer that their own thread gives back", ["vmm_kept / Kept.test_a_library_asks_from_within_the_driver"], [
-        ("process_bypass_begin(); \\ if (driver->cuThreadExchange", "if (driver->cuThreadExchange"),
+        ("process_bypass_begin(); \\ relaxed = capture_mode_relax(", "relaxed = capture_mode_relax("),
         ("process_bypass_end(); \\ ns = now_ns() - start;", "ns = now_ns() - start;")]),
     Mutant("virtual memory: a host function loses it", ["vmm_kept / Kept.test_a_host_function"], [
         ("return cache && is_answered() ? cache : NULL;", "return cache;")]),
@@ -225,6 +225,21 @@ MUTANTS = [
     # --- contexts and processes ---
     Mutant("the context of a free is not made current", ["contexts static strict / race_across"], [
         ("if (!result && current != handle) {", "if (!result && !handle) {")]),
+    Mutant("entering a context: the driver is not asked again which one is current", ["shim_enter"], [
+        ("if (result) result = driver->cuCtxGetCurrent(&current);", "")]),
+    Mutant("entering a context: no second try", ["shim_enter"], [
+        ("if (result) result = driver->cuCtxPushCurrent_v2(handle);", "")]),
+    Mutant("a thread stays in relaxed capture mode after one failure", ["shim_enter"], [
+        ("if (relaxed && driver->cuThreadExchangeStreamCaptureMode(&mode)) driver->cuThreadExchangeStreamCaptureMode(&mode);",
+         "if (relaxed) driver->cuThreadExchangeStreamCaptureMode(&mode);")]),
+    Mutant("a capture mode that could not be changed is brought back", ["shim_enter"], [
+        ("if (relaxed && driver->cuThreadExchangeStreamCaptureMode(&mode))", "if (driver->cuThreadExchangeStreamCaptureMode(&mode))")]),
+    Mutant("a free does not wait after one failure", ["shim_order"], [
+        ("(result = context->driver->cuCtxSynchronize()) != CUDA_SUCCESS)", "(result = context->driver->cuCtxSynchronize()) && false)")]),
+    Mutant("work that the driver could not be asked about counts as over", ["shim_frees"], [
+        ("return result && result != CUDA_ERROR_NOT_READY ? context->driver->cuEventQuery(event) : result;", "return result;")]),
+    Mutant("a stream that the driver could not be asked about captures", ["shim_capture"], [
+        ("if (result) /* asked again, because a free on the stream would be refused */", "if (false)")]),
     Mutant("the caller's context is not put back", ["contexts static strict"], [
         ("visit->pushed = result == CUDA_SUCCESS;", "")]),
     Mutant("a released primary context keeps its pool", ["contexts static preloaded / primary_release"], [

@@ -22,11 +22,24 @@ READY_CASE(test_enter)
     fake_fail(FN(cuCtxPopCurrent_v2), CUDA_ERROR_UNKNOWN, 1); /* the program's calls must not end up there */
     context_leave(context, &visit);
     assert_true(fake_thread_is_clean(fake_context(1)));
-    fake_fail(FN(cuCtxPushCurrent_v2), CUDA_ERROR_INVALID_CONTEXT, 1);
+    fake_fail(FN(cuCtxPushCurrent_v2), CUDA_ERROR_INVALID_CONTEXT, 2);
     assert_int_equal(context_enter(context, &visit), CUDA_ERROR_INVALID_CONTEXT);
     assert_true(!visit.pushed && !visit.relaxed);
     context_leave(context, &visit);
-    fake_fail(FN(cuCtxGetCurrent), CUDA_ERROR_DEINITIALIZED, 1);
+    /* Nothing of a call that fails once remains. */
+    fake_fail(FN(cuCtxPushCurrent_v2), CUDA_ERROR_UNKNOWN, 1);
+    fake_fail(FN(cuCtxGetCurrent), CUDA_ERROR_UNKNOWN, 1);
+    assert_int_equal(context_enter(context, &visit), 0);
+    assert_true(visit.pushed && visit.relaxed);
+    fake_fail(FN(cuThreadExchangeStreamCaptureMode), CUDA_ERROR_UNKNOWN, 1);
+    context_leave(context, &visit);
+    assert_true(fake_thread_is_clean(fake_context(1)));
+    fake_fail(FN(cuThreadExchangeStreamCaptureMode), CUDA_ERROR_UNKNOWN, 1);
+    assert_int_equal(context_enter(context, &visit), 0);
+    assert_true(visit.pushed && !visit.relaxed);
+    context_leave(context, &visit);
+    assert_true(fake_thread_is_clean(fake_context(1)));
+    fake_fail(FN(cuCtxGetCurrent), CUDA_ERROR_DEINITIALIZED, 2);
     assert_int_equal(context_enter(context, &visit), CUDA_ERROR_DEINITIALIZED);
     context_leave(context, &visit);
     fake_lack(FN(cuThreadExchangeStreamCaptureMode));

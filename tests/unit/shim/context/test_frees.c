@@ -118,6 +118,25 @@ ALL_CASE(test_own_slot, .environment = ORDERED)
     assert_int_equal(fake.contexts[0].over, 10000);
 }
 
+/* A query that fails once says nothing: the work may be under way, and the memory that it uses is about to go. */
+ISOLATED_CASE(test_query_fails_once, .environment = ORDERED)
+{
+    struct context *context = ready_all();
+
+    if (*state)
+        lead_take(context);
+    fake.contexts[0].launched = 10;
+    free_one(context);
+    works(0, 0);
+    fake_fail(FN(cuEventQuery), CUDA_ERROR_UNKNOWN, 1);
+    assert_true(context_wait_frees(0, false));
+    assert_int_equal(fake.contexts[0].over, 10);
+    works(0, 5);
+    fake_fail(FN(cuEventQuery), CUDA_ERROR_UNKNOWN, 1);
+    assert_true(order_wait_until(context, now() + 10 * MS));
+}
+ISOLATED_AGAIN(test_query_fails_once, in_a_slot, .environment = ORDERED, .row = "in a slot")
+
 /* A record made there for another purpose is no free's. */
 ALL_CASE(test_own_slot_used, .environment = ORDERED)
 {
@@ -301,10 +320,10 @@ ALL_CASE(test_order_wait_own, .environment = ORDERED)
     free_one(context); /* a wait on the host: all that others have ordered is over, too */
     assert_true(order_wait_own(context));
     context->policy.strict = false;
-    fake_fail(FN(cuCtxGetCurrent), CUDA_ERROR_UNKNOWN, 1);
+    fake_fail(FN(cuCtxGetCurrent), CUDA_ERROR_UNKNOWN, 2);
     fake.scripts[FN(cuEventQuery)].calls = 0;
     free_one(context);
-    fake_fail(FN(cuCtxGetCurrent), CUDA_ERROR_UNKNOWN, 1);
+    fake_fail(FN(cuCtxGetCurrent), CUDA_ERROR_UNKNOWN, 2);
     assert_true(order_wait_own(context));
     assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
 }

@@ -215,7 +215,7 @@ READY_CASE(test_write, .environment = ORDERED)
     fake_log();
     assert_int_equal(context_write(context, 0x1000, 7, 99), -EIO);
     assert_string_equal(fake_log(), "set:0x1000,7,99,s0");
-    fake_fail(FN(cuCtxGetCurrent), CUDA_ERROR_UNKNOWN, 1);
+    fake_fail(FN(cuCtxGetCurrent), CUDA_ERROR_UNKNOWN, 2);
     assert_int_equal(context_write(context, 0x1000, 7, 99), -EIO);
     atomic_store(&capture_count, 1);
     assert_int_equal(context_write(context, 0x1000, 7, 99), -EIO);
@@ -238,9 +238,9 @@ READY_CASE(test_read, .environment = ORDERED)
     fake.contexts[0].launched = 1;
     assert_int_equal(context_read(context, 0x1000, &byte, 1, now() + MS), -EIO);
     assert_string_equal(fake_log(), "record:c0,e0");
-    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_UNKNOWN, 1);
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_UNKNOWN, 2);
     assert_int_equal(context_read(context, 0x1000, &byte, 1, 0), -EIO);
-    assert_string_equal(fake_log(), "sync:c0");
+    assert_string_equal(fake_log(), "sync:c0 sync:c0");
     fake_fail(FN(cuStreamSynchronize), CUDA_ERROR_UNKNOWN, 1);
     assert_int_equal(context_read(context, 0x1000, &byte, 1, 0), -EIO);
     fake_fail(FN(cuMemcpyDtoHAsync_v2), CUDA_ERROR_UNKNOWN, 1);
@@ -284,7 +284,7 @@ ISOLATED_OWN(test_fill, fills)
     if (row->lacks < FNS)
         fake_lack(row->lacks);
     if (row->fails < FNS)
-        fake_fail(row->fails, CUDA_ERROR_UNKNOWN, 1);
+        fake_fail(row->fails, CUDA_ERROR_UNKNOWN, 2);
     assert_int_equal(order_filling_ops.fill(context, 0x1000, 99, row->shared, row->fresh), row->rc);
     assert_string_equal(fake_log(), row->log);
     assert_int_equal(row->rc < 0, strstr(fake.said, "2:memory could not be filled (error ") != NULL);

@@ -118,7 +118,7 @@ ISOLATED_CASE(test_comes_and_goes, .environment = NCCL)
     assert_string_equal(fake_log(), "sync:c0"); /* NCCL does not take it back behind the work that uses it */
     assert_int_equal(context_arrivals(), arrivals + 1);
     addr = born(context);
-    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_UNKNOWN, 1);
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_UNKNOWN, 2);
     assert_int_equal(go_back(context, &addr, 1), 0);
     assert_non_null(strstr(fake.said, "cannot be waited for, and are not given back"));
     nccl.result = (ncclResult_t)2;

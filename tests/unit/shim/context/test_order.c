@@ -66,15 +66,22 @@ static const struct order {
     {ORDERED, POOL_ORDER_FREE, FAIL(cuCtxRecordEvent, CUDA_ERROR_TIMEOUT), .log = FIRST " sync:c0"},
     {STRICT, POOL_ORDER_FREE, .log = "sync:c0"},
     {STRICT, POOL_ORDER_FREE, .works = true, .away = true, .log = "push:c0 sync:c0 pop"},
-    {STRICT, POOL_ORDER_FREE, FAIL(cuCtxSynchronize, CUDA_ERROR_OUT_OF_MEMORY), .rc = -EIO, .log = "sync:c0"},
-    {STRICT, POOL_ORDER_FREE, FAIL(cuCtxSynchronize, CUDA_ERROR_ASSERT), .rc = -ENOTRECOVERABLE, .log = "sync:c0"},
-    {STRICT, POOL_ORDER_FREE, FAIL(cuCtxSynchronize, CUDA_ERROR_NOT_PERMITTED), .rc = -EIO, .log = "sync:c0"},
-    {STRICT, POOL_ORDER_FREE, FAIL(cuCtxSynchronize, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT), .rc = -EBUSY,
-     .log = "sync:c0"},
+    {STRICT, POOL_ORDER_FREE, FAIL(cuCtxSynchronize, CUDA_ERROR_OUT_OF_MEMORY), .log = "sync:c0 sync:c0"},
+    {STRICT, POOL_ORDER_FREE, FAIL(cuCtxSynchronize, CUDA_ERROR_OUT_OF_MEMORY), .times = 2, .rc = -EIO,
+     .log = "sync:c0 sync:c0"},
+    {STRICT, POOL_ORDER_FREE, FAIL(cuCtxSynchronize, CUDA_ERROR_ASSERT), .times = 2, .rc = -ENOTRECOVERABLE,
+     .log = "sync:c0 sync:c0"},
+    {STRICT, POOL_ORDER_FREE, FAIL(cuCtxSynchronize, CUDA_ERROR_NOT_PERMITTED), .times = 2, .rc = -EIO,
+     .log = "sync:c0 sync:c0"},
+    {STRICT, POOL_ORDER_FREE, FAIL(cuCtxSynchronize, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT), .times = 2, .rc = -EBUSY,
+     .log = "sync:c0 sync:c0"},
     {STRICT, POOL_ORDER_FREE, FAIL(cuCtxGetCurrent, CUDA_ERROR_NOT_PERMITTED), .times = 9, .rc = -ENOTRECOVERABLE,
      .log = ""},
-    {STRICT, POOL_ORDER_FREE, .away = true, FAIL(cuCtxPushCurrent_v2, CUDA_ERROR_INVALID_CONTEXT), .rc = -EIO,
-     .log = "push:c0"},
+    {STRICT, POOL_ORDER_FREE, .away = true, FAIL(cuCtxPushCurrent_v2, CUDA_ERROR_INVALID_CONTEXT), .times = 2,
+     .rc = -EIO, .log = "push:c0 push:c0"},
+    {STRICT, POOL_ORDER_FREE, .away = true, FAIL(cuCtxPushCurrent_v2, CUDA_ERROR_INVALID_CONTEXT),
+     .log = "push:c0 push:c0 sync:c0 pop"},
+    {STRICT, POOL_ORDER_FREE, .away = true, FAIL(cuCtxGetCurrent, CUDA_ERROR_UNKNOWN), .log = "push:c0 sync:c0 pop"},
     {STRICT, POOL_ORDER_FREE, .captures = true, .log = MEMORY},
     {STRICT, POOL_ORDER_FREE, .captures = true, .away = true, .log = "push:c0 " MEMORY " pop"},
     {STRICT, POOL_ORDER_FREE, .captures = true, LACK(cuThreadExchangeStreamCaptureMode), .rc = -EBUSY, .log = ""},
@@ -160,7 +167,7 @@ READY_CASE(test_debt)
     fake.contexts[0].launched = 1;
     assert_int_equal(order_ops.order(context, POOL_ORDER_DEVICE), -EBUSY);
     assert_int_equal(order_ops.order(context, POOL_ORDER_ASK), -EBUSY);
-    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_OUT_OF_MEMORY, 1);
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_OUT_OF_MEMORY, 2);
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), -EIO);
     fake_log();
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);

@@ -115,7 +115,7 @@ VMM_CASE(test_goes_not)
     assert_string_equal(fake_log(), "stream:c0,1 event:c0,2 sync:c0"); /* then the host waits */
     assert_null(mapping_at(first));
     fake_fail(FN(cuEventRecord), CUDA_ERROR_UNKNOWN, 1);
-    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_UNKNOWN, 1);
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_UNKNOWN, 2);
     go(context, second);
     assert_true(mapping_at(second)->mapped);
     assert_non_null(strstr(fake.said, "cannot be waited for, and go with their context"));

@@ -23,7 +23,7 @@ ALL_CASE(test_order_wait, .environment = ORDERED)
     assert_int_equal(order_wait(context), CUDA_ERROR_NOT_READY);
     assert_string_equal(fake_log(), "");
     atomic_store(&capture_count, 0);
-    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_LAUNCH_FAILED, 1);
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_LAUNCH_FAILED, 2);
     assert_int_equal(order_wait(context), CUDA_ERROR_LAUNCH_FAILED);
     assert_true(context_failed(context));
     assert_int_equal(context->slots[1].seq, 8);
@@ -36,9 +36,9 @@ ALL_CASE(test_wait_device, .environment = ORDERED)
     assert_string_equal(fake_log(), "sync:c0 push:c4 sync:c4 pop");
     assert_true(context_wait_device(1));
     assert_string_equal(fake_log(), "push:c1 sync:c1 pop");
-    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_UNKNOWN, 1);
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_UNKNOWN, 2);
     assert_false(context_wait_device(0)); /* and the others are waited for all the same */
-    assert_string_equal(fake_log(), "sync:c0 push:c4 sync:c4 pop");
+    assert_string_equal(fake_log(), "sync:c0 sync:c0 push:c4 sync:c4 pop");
     assert_false(context_wait_device(2)); /* no context there */
     assert_string_equal(fake_log(), "");
     assert_true(context_pin(context)); /* what was pinned is not any more */
@@ -62,7 +62,7 @@ ISOLATED_CASE(test_wait_device_current, .environment = ORDERED)
     assert_non_null(strstr(fake_log(), limited ? "record:c0,e0" : "sync:c0"));
     fake_current(fake_context(1));
     fake.contexts[1].launched = 1;
-    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_UNKNOWN, 1);
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_UNKNOWN, 2);
     assert_false(limited ? context_wait_device_for(1, 10) : context_wait_device(1));
     context_gone(context_leaving(fake_context(1)), true);
     fake_current(NULL);
@@ -113,9 +113,9 @@ ISOLATED_CASE(test_wait_until_refused, .environment = ORDERED)
     context = ready_all();
     fake_fail(FN(cuCtxRecordEvent), CUDA_ERROR_UNKNOWN, 1);
     assert_false(order_wait_until(context, now() + MS));
-    fake_fail_after(FN(cuCtxGetCurrent), 0, CUDA_ERROR_UNKNOWN, 1);
+    fake_fail_after(FN(cuCtxGetCurrent), 0, CUDA_ERROR_UNKNOWN, 2);
     assert_false(order_wait_until(context, now() + MS));
-    fake_fail(FN(cuEventQuery), CUDA_ERROR_LAUNCH_FAILED, 1);
+    fake_fail(FN(cuEventQuery), CUDA_ERROR_LAUNCH_FAILED, 2);
     assert_false(order_wait_until(context, now() + MS));
     assert_int_equal(fake.relaxes, 0);
 }
@@ -198,10 +198,10 @@ ALL_CASE(test_wait_all_context_ends, .environment = ORDERED)
     bool late = true;
 
     fake_before(FN(cuCtxSynchronize), context_ends, context);
-    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_CONTEXT_IS_DESTROYED, 1);
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_CONTEXT_IS_DESTROYED, 2);
     assert_int_equal(context_wait_all(WAIT_NO_LIMIT, &late), CUDA_SUCCESS);
     assert_false(late);
-    assert_string_equal(fake_log(), "sync:c0 push:c1 sync:c1 pop push:c4 sync:c4 pop");
+    assert_string_equal(fake_log(), "sync:c0 sync:c0 push:c1 sync:c1 pop push:c4 sync:c4 pop");
     assert_false(busy(context, true));
 }
 
@@ -210,10 +210,10 @@ ISOLATED_CASE(test_wait_all_fails, .environment = ORDERED)
     bool late = true;
 
     ready_all();
-    fake_fail_after(FN(cuCtxSynchronize), 1, CUDA_ERROR_LAUNCH_FAILED, 1);
+    fake_fail_after(FN(cuCtxSynchronize), 1, CUDA_ERROR_LAUNCH_FAILED, 2);
     assert_int_equal(context_wait_all(WAIT_NO_LIMIT, &late), CUDA_ERROR_LAUNCH_FAILED);
     assert_false(late);
-    assert_string_equal(fake_log(), "sync:c0 push:c1 sync:c1 pop");
+    assert_string_equal(fake_log(), "sync:c0 push:c1 sync:c1 sync:c1 pop");
 }
 
 ALL_CASE(test_wait_all_until, .environment = ORDERED)
