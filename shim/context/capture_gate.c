@@ -228,9 +228,14 @@ bool capture_active_on(CUstream stream)
 {
     const struct real_driver *driver = capture_active() ? real_driver_get() : NULL;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult result;
 
-    return driver && driver->cuStreamIsCapturing &&
-           (driver->cuStreamIsCapturing(stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE);
+    if (!driver || !driver->cuStreamIsCapturing)
+        return false;
+    result = driver->cuStreamIsCapturing(stream, &status);
+    if (result) /* asked again, because a free on the stream would be refused */
+        result = driver->cuStreamIsCapturing(stream, &status);
+    return result || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 void capture_check(CUstream stream, bool destroyed, unsigned int before)

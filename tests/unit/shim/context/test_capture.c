@@ -201,10 +201,12 @@ READY_CASE(test_active_on)
     begin(s0);
     assert_true(capture_active_on(s0));
     assert_false(capture_active_on(s1));
+    fake_fail(FN(cuStreamIsCapturing), CUDA_ERROR_UNKNOWN, 1);
+    assert_false(capture_active_on(s1)); /* a free on it would be refused */
     of(s1)->captures = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
     assert_true(capture_active_on(s1));
     of(s1)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
-    fake_fail(FN(cuStreamIsCapturing), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, 1);
+    fake_fail(FN(cuStreamIsCapturing), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, 2);
     assert_true(capture_active_on(s1));
     fake_lack(FN(cuStreamIsCapturing));
     assert_false(capture_active_on(s0));
