@@ -233,8 +233,9 @@ static void entry_primary_gone(struct context *context)
         atomic_store(&context->undecided, true);
         return;
     }
-    /* The program may have created another primary context meanwhile, with the same handle. */
-    id = active ? context_id(driver, atomic_load(&context->handle)) : 0;
+    /* The program may have created another primary context meanwhile, with the same handle. If one of the two numbers
+     * is not known, that is the less likely. */
+    id = active && context->id ? context_id(driver, atomic_load(&context->handle)) : 0;
     entry_gone(context, !active || (id && id != context->id));
 }
 

@@ -63,8 +63,14 @@ void device_trace(const struct real_driver *driver, int device, size_t total)
 unsigned long long context_id(const struct real_driver *driver, CUcontext handle)
 {
     unsigned long long id = 0;
+    CUresult result;
 
-    return driver->cuCtxGetId && driver->cuCtxGetId(handle, &id) == CUDA_SUCCESS ? id : 0;
+    if (!driver->cuCtxGetId)
+        return 0;
+    result = driver->cuCtxGetId(handle, &id);
+    if (result) /* asked again: a context without a number cannot be told from a later one with its handle */
+        result = driver->cuCtxGetId(handle, &id);
+    return result ? 0 : id;
 }
 
 /* False: the context cannot be used now. */

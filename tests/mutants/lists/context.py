@@ -242,6 +242,10 @@ MUTANTS = [
         ("if (result) /* asked again, because a free on the stream would be refused */", "if (false)")]),
     Mutant("the caller's context is not put back", ["contexts static strict"], [
         ("visit->pushed = result == CUDA_SUCCESS;", "")]),
+    Mutant("a context that could not be numbered loses its pool when a reference is given back", ["shim_ending"], [
+        ("id = active && context->id ?", "id = active ?")]),
+    Mutant("a context is numbered at the first attempt or never", ["shim_context"], [
+        ("if (result) /* asked again: a context without a number", "if (false) /* asked again: a context without a number")]),
     Mutant("a released primary context keeps its pool", ["contexts static preloaded / primary_release"], [
         ("entry_gone(context, !active || (id && id != context->id));", "entry_gone(context, false);")]),
 

@@ -122,8 +122,10 @@ ISOLATED_CASE(test_probing_is_said)
 
 ISOLATED_CASE(test_no_id)
 {
-    fake_fail(FN(cuCtxGetId), CUDA_ERROR_UNKNOWN, 1);
+    fake_fail(FN(cuCtxGetId), CUDA_ERROR_UNKNOWN, 2);
     assert_int_equal(context_current(&fake.driver)->id, 0);
+    fake_fail(FN(cuCtxGetId), CUDA_ERROR_UNKNOWN, 1);
+    assert_int_equal(context_id(&fake.driver, fake_context(0)), fake.contexts[0].id);
     fake_lack(FN(cuCtxGetId));
     assert_int_equal(context_id(&fake.driver, fake_context(0)), 0);
 }

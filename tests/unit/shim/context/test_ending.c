@@ -201,6 +201,17 @@ ISOLATED_ROWS(test_primary, ends, .environment = ORDERED)
     assert_int_equal(atomic_load(&contexts.endings) + context_endings, 0);
 }
 
+/* The driver could not number it at its first sight: it stays, with the blocks that the program has. */
+READY_CASE(test_primary_without_number, .environment = ORDERED)
+{
+    context->id = 0;
+    context_primary_gone(context_leaving_primary(0));
+    assert_ptr_equal(context_entry_find(fake_context(0)), context);
+    fake.contexts[0].active = false;
+    context_primary_gone(context_leaving_primary(0));
+    assert_null(context_entry_find(fake_context(0)));
+}
+
 static void probe_ends(void *arg)
 {
     if (fake.relaxes == 12)
