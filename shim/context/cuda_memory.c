@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "context/context_state.h"
 #include "context/enter.h"
+#include "context/free_order.h"
 #include "context/own_stream.h"
 #include "context/pins.h"
 #include "context/returning.h"
@@ -54,6 +55,8 @@ static bool put(struct context *context, uint64_t addr, size_t size)
             atomic_store(&context->defers, false);
         pin_sleep(context);
         result = driver->cuMemFree_v2(addr);
+        if (result && !order_is_sticky(result)) /* tried again, because the memory would be lost */
+            result = driver->cuMemFree_v2(addr);
         pin_wake();
     }
     context_leave(context, &visit);

@@ -4,6 +4,15 @@
 
 #include "context/context_state.h"
 
+void context_pop(const struct real_driver *driver)
+{
+    CUcontext ignored;
+
+    /* Tried again if it fails: the program's calls must not end up in another context. */
+    if (driver->cuCtxPopCurrent_v2(&ignored))
+        driver->cuCtxPopCurrent_v2(&ignored);
+}
+
 bool capture_mode_relax(const struct real_driver *driver, CUstreamCaptureMode *ret_mode)
 {
     *ret_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -41,10 +50,15 @@ CUresult context_enter(const struct context *context, struct visit *visit)
 
 void context_leave(const struct context *context, struct visit *visit)
 {
-    CUcontext ignored;
-
     capture_mode_restore(context->driver, visit->relaxed, visit->mode);
-    /* Tried again if it fails: the program's calls must not end up in another context. */
-    if (visit->pushed && context->driver->cuCtxPopCurrent_v2(&ignored))
-        context->driver->cuCtxPopCurrent_v2(&ignored);
+    if (visit->pushed)
+        context_pop(context->driver);
+}
+
+CUresult context_event_ask(const struct context *context, CUevent event)
+{
+    const CUresult result = context->driver->cuEventQuery(event);
+
+    /* Asked again, because the caller waits for this work, and the program relies on that. */
+    return result && result != CUDA_ERROR_NOT_READY ? context->driver->cuEventQuery(event) : result;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * enter.h - makes a context current on the calling thread for calls of our own, and restores the caller's.
+ * enter.h - makes a context current on the calling thread for calls of our own, and restores the caller's; with some of
+ * these calls. Each is made again if the driver fails once.
  *
  * It does not keep the context alive; the caller has pinned it or is in a call on it.
  *
@@ -26,6 +27,12 @@ struct visit {
  * after an error; it restores the caller's context and mode. */
 CUresult context_enter(const struct context *context, struct visit *visit);
 void context_leave(const struct context *context, struct visit *visit);
+
+/* Is the work before an event over? CUDA_ERROR_NOT_READY: no. */
+CUresult context_event_ask(const struct context *context, CUevent event);
+
+/* Undo a push: bring the program's own context back. */
+void context_pop(const struct real_driver *driver);
 
 /* Switch the thread to relaxed capture mode, in which its calls disturb no capture of another thread. False: the mode
  * is as it was. capture_mode_restore must follow, with this answer and *ret_mode. */

@@ -49,12 +49,12 @@ void nccl_visit_begin(struct nccl_visit *visit)
 
 void nccl_visit_end(struct nccl_visit *visit)
 {
-    CUcontext now = NULL, ignored;
+    CUcontext now = NULL;
 
     capture_mode_restore(real_driver_get(), visit->relaxed, visit->mode);
     if (visit->driver && visit->driver->cuCtxGetCurrent(&now) == CUDA_SUCCESS && now != visit->current) {
         if (now)
-            visit->driver->cuCtxPopCurrent_v2(&ignored);
+            context_pop(visit->driver);
         if (visit->current)
             visit->driver->cuCtxPushCurrent_v2(visit->current);
     }

@@ -204,12 +204,23 @@ void context_policy_each(void (*each)(struct policy *policy, const void *arg), c
         each(&context->policy, arg);
 }
 
+CUresult context_of_stream(const struct real_driver *driver, CUstream stream, CUcontext *ret_handle)
+{
+    CUresult result;
+
+    if (!driver->cuStreamGetCtx)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    result = driver->cuStreamGetCtx(stream, ret_handle);
+    if (result) /* asked again, because frees wait for the work of this context */
+        result = driver->cuStreamGetCtx(stream, ret_handle);
+    return result;
+}
+
 CUcontext context_stream(const struct real_driver *driver, CUstream stream)
 {
     CUcontext handle = NULL;
 
-    if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || !driver->cuStreamGetCtx ||
-        driver->cuStreamGetCtx(stream, &handle))
+    if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || context_of_stream(driver, stream, &handle))
         driver->cuCtxGetCurrent(&handle);
     return handle;
 }

@@ -3,7 +3,7 @@
  * registry.h - the contexts that are known, found by handle, device or pool, and kept from being destroyed.
  *
  * It neither makes nor ends a context's entry; lifetime.h and context_end.h do. It makes no call of the driver except
- * those of context_stream.
+ * those of context_of_stream and context_stream.
  *
  * Ownership: the registry owns all contexts and pools; pointers returned here are never freed by the caller. They stay
  * valid between context_begin and pin_end, or between context_pin and context_unpin.
@@ -51,7 +51,9 @@ struct context *context_find(CUcontext handle);
 struct policy *context_policy(CUcontext handle);
 /* Call `each` with the policy of every pooled context that is not about to end. */
 void context_policy_each(void (*each)(struct policy *policy, const void *arg), const void *arg);
-/* The handle of a stream's context. */
+/* The driver's answer which context a stream is of; CUDA_ERROR_NOT_SUPPORTED if it cannot be asked. */
+CUresult context_of_stream(const struct real_driver *driver, CUstream stream, CUcontext *ret_handle);
+/* The handle of a stream's context; if that cannot be had, the current one. */
 CUcontext context_stream(const struct real_driver *driver, CUstream stream);
 
 /* The driver's ordinal of a context's device. */

@@ -160,7 +160,7 @@ CUresult vmm_memory_collect(struct context *context, unsigned int most)
     size_t size;
 
     while ((mapping = departing_take(context))) {
-        result = context->driver->cuEventQuery(mapping->event);
+        result = context_event_ask(context, mapping->event);
         if (result) {
             depart(context, mapping, /* again: */ true);
             return result;

@@ -20,15 +20,6 @@
  * that it is idle has not been measured. */
 #define ASK_NS 100000
 
-/* Is the work before an event under way? Asked again if the driver fails: the caller waits for this work, because the
- * program relies on that. */
-static CUresult event_ask(const struct context *context, CUevent event)
-{
-    const CUresult result = context->driver->cuEventQuery(event);
-
-    return result && result != CUDA_ERROR_NOT_READY ? context->driver->cuEventQuery(event) : result;
-}
-
 /*
  * Wait for the event of a slot, which covers the work before one free. limit: in nanoseconds of the monotonic clock; 0:
  * without limit, or one second once another batch has recorded the event again.
@@ -41,7 +32,7 @@ static void slot_wait(const struct context *context, const struct slot *slot, ui
     for (unsigned int i = 0; limit && slot_is_busy(slot) && now_ns() < limit; i++)
         lock_relax(i);
     event = atomic_load(&slot->event);
-    for (unsigned int i = 0; event && event_ask(context, event) == CUDA_ERROR_NOT_READY; i++) {
+    for (unsigned int i = 0; event && context_event_ask(context, event) == CUDA_ERROR_NOT_READY; i++) {
         if (!limit && atomic_load(&slot->seq) != seq)
             limit = now_ns() + ORDER_OTHERS_WAIT_NS;
         if ((limit && now_ns() >= limit) || !context_stays(context))
@@ -78,8 +69,8 @@ bool order_wait_until(struct context *context, uint64_t limit)
         return false;
     least = now_ns() + ASK_NS;
     limit = limit > least ? limit : least;
-    for (unsigned int i = 0;
-         (result = event_ask(context, event)) == CUDA_ERROR_NOT_READY && now_ns() < limit && context_stays(context);
+    for (unsigned int i = 0; (result = context_event_ask(context, event)) == CUDA_ERROR_NOT_READY && now_ns() < limit &&
+                             context_stays(context);
          i++)
         lock_relax(i);
     context_leave(context, &visit);
@@ -113,7 +104,7 @@ static void batch_wait(const struct context *context, uint64_t seq, uint64_t lim
     uint64_t at = 0;
 
     for (unsigned int i = 0; (batch = batch_find(context, seq, &at)); i++) {
-        if (event_ask(context, atomic_load(&batch->event)) != CUDA_ERROR_NOT_READY)
+        if (context_event_ask(context, atomic_load(&batch->event)) != CUDA_ERROR_NOT_READY)
             return;
         if (!limit && at != seq)
             limit = now_ns() + ORDER_OTHERS_WAIT_NS;

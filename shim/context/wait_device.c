@@ -101,7 +101,7 @@ static bool primary_is_active(const struct real_driver *driver, int device)
 /* The caller has counted itself in `probing`, so that a call which ends the context waits for our reference to go. */
 static CUresult primary_wait(const struct real_driver *driver, int device)
 {
-    CUcontext primary, ignored;
+    CUcontext primary;
     CUresult result;
 
     if (!primary_is_active(driver, device))
@@ -112,7 +112,7 @@ static CUresult primary_wait(const struct real_driver *driver, int device)
     result = driver->cuCtxPushCurrent_v2(primary);
     if (!result) {
         result = driver->cuCtxSynchronize();
-        driver->cuCtxPopCurrent_v2(&ignored);
+        context_pop(driver);
     }
     driver->cuDevicePrimaryCtxRelease_v2(device);
     return result && primary_is_active(driver, device) ? result : CUDA_SUCCESS; /* a reset ends the work, too */
@@ -145,7 +145,6 @@ static bool is_foreign(const struct context *context, CUcontext handle)
 {
     const struct real_driver *driver = context->driver;
     const struct context *other = context_entry_find(handle);
-    CUcontext ignored;
     CUdevice device;
     bool elsewhere;
 
@@ -156,8 +155,16 @@ static bool is_foreign(const struct context *context, CUcontext handle)
     if (driver->cuCtxPushCurrent_v2(handle))
         return false;
     elsewhere = driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && device != context->device;
-    driver->cuCtxPopCurrent_v2(&ignored);
+    context_pop(driver);
     return elsewhere;
+}
+
+/* Asked again if the driver fails: the memory that is freed there would never be used again. */
+static CUresult stream_ask(const struct real_driver *driver, CUstream stream)
+{
+    const CUresult result = driver->cuStreamQuery(stream);
+
+    return result && result != CUDA_ERROR_NOT_READY ? driver->cuStreamQuery(stream) : result;
 }
 
 CUresult context_wait_foreign(const struct context *context, CUstream stream)
@@ -172,12 +179,12 @@ CUresult context_wait_foreign(const struct context *context, CUstream stream)
     if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
         result = driver->cuCtxGetCurrent(&handle);
     else
-        result = driver->cuStreamGetCtx ? driver->cuStreamGetCtx(stream, &handle) : CUDA_ERROR_NOT_SUPPORTED;
+        result = context_of_stream(driver, stream, &handle);
     if (result || !is_foreign(context, handle) || !driver->cuStreamQuery)
         return result == CUDA_ERROR_INVALID_HANDLE ? result : CUDA_SUCCESS;
     relaxed = capture_mode_relax(driver, &mode);
     limit = now_ns() + FOREIGN_WAIT_NS;
-    for (unsigned int i = 0; (result = driver->cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)
+    for (unsigned int i = 0; (result = stream_ask(driver, stream)) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)
         lock_relax(i);
     capture_mode_restore(driver, relaxed, mode);
     return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_UNKNOWN : result;

@@ -11,6 +11,7 @@
 #include "base/conf.h"
 #include "base/process.h"
 #include "context/capture_gate.h"
+#include "context/enter.h"
 #include "context/free_policy.h"
 #include "context/ipc_import.h"
 #include "context/registry.h"
@@ -176,7 +177,7 @@ int hazard_context_device(const struct real_driver *driver, CUcontext handle)
         return -1;
     known = driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;
     if (handle != current)
-        driver->cuCtxPopCurrent_v2(&current);
+        context_pop(driver);
     return known ? device : -1;
 }
 

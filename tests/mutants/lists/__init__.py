@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mutant import Mutant
 
-from . import base, context, context_shared, exports, hooks, nccl, nccl_reg, pool, pool_kept, real, report, serve, trace
+from . import base, context, context_again, context_shared, exports, hooks, nccl, nccl_reg, pool, pool_kept, real, report, serve, trace
 
-ROOMS = (pool, pool_kept, nccl_reg, hooks, base, real, trace, context, context_shared, nccl, report, serve, exports)
+ROOMS = (pool, pool_kept, nccl_reg, hooks, base, real, trace, context, context_again, context_shared, nccl, report, serve, exports)
 MUTANTS: "list[Mutant]" = [mutant for room in ROOMS for mutant in room.MUTANTS]

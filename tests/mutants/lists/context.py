@@ -225,27 +225,8 @@ MUTANTS = [
     # --- contexts and processes ---
     Mutant("the context of a free is not made current", ["contexts static strict / race_across"], [
         ("if (!result && current != handle) {", "if (!result && !handle) {")]),
-    Mutant("entering a context: the driver is not asked again which one is current", ["shim_enter"], [
-        ("if (result) result = driver->cuCtxGetCurrent(&current);", "")]),
-    Mutant("entering a context: no second try", ["shim_enter"], [
-        ("if (result) result = driver->cuCtxPushCurrent_v2(handle);", "")]),
-    Mutant("a thread stays in relaxed capture mode after one failure", ["shim_enter"], [
-        ("if (relaxed && driver->cuThreadExchangeStreamCaptureMode(&mode)) driver->cuThreadExchangeStreamCaptureMode(&mode);",
-         "if (relaxed) driver->cuThreadExchangeStreamCaptureMode(&mode);")]),
-    Mutant("a capture mode that could not be changed is brought back", ["shim_enter"], [
-        ("if (relaxed && driver->cuThreadExchangeStreamCaptureMode(&mode))", "if (driver->cuThreadExchangeStreamCaptureMode(&mode))")]),
-    Mutant("a free does not wait after one failure", ["shim_order"], [
-        ("(result = context->driver->cuCtxSynchronize()) != CUDA_SUCCESS)", "(result = context->driver->cuCtxSynchronize()) && false)")]),
-    Mutant("work that the driver could not be asked about counts as over", ["shim_frees"], [
-        ("return result && result != CUDA_ERROR_NOT_READY ? context->driver->cuEventQuery(event) : result;", "return result;")]),
-    Mutant("a stream that the driver could not be asked about captures", ["shim_capture"], [
-        ("if (result) /* asked again, because a free on the stream would be refused */", "if (false)")]),
     Mutant("the caller's context is not put back", ["contexts static strict"], [
         ("visit->pushed = result == CUDA_SUCCESS;", "")]),
-    Mutant("a context that could not be numbered loses its pool when a reference is given back", ["shim_ending"], [
-        ("id = active && context->id ?", "id = active ?")]),
-    Mutant("a context is numbered at the first attempt or never", ["shim_context"], [
-        ("if (result) /* asked again: a context without a number", "if (false) /* asked again: a context without a number")]),
     Mutant("a released primary context keeps its pool", ["contexts static preloaded / primary_release"], [
         ("entry_gone(context, !active || (id && id != context->id));", "entry_gone(context, false);")]),
 
@@ -334,7 +315,7 @@ MUTANTS = [
 
     # --- virtual memory ---
     Mutant("vmm: a segment goes under work that uses it", ["shim_vmm_memory", "order static vmm at_once"], [
-        ("result = context->driver->cuEventQuery(mapping->event);", "result = CUDA_SUCCESS;")]),
+        ("result = context_event_ask(context, mapping->event);", "result = CUDA_SUCCESS;")]),
     Mutant("vmm: where no event can be recorded, memory goes at once", ["shim_vmm_memory"], [
         ("if (order_wait(context)) log_once(LOG_WARN, \"%zu bytes at %#llx cannot be waited for, and go", "if (false) log_once(LOG_WARN, \"%zu bytes at %#llx cannot be waited for, and go")]),
     Mutant("vmm: the memory of a context that has ended stays", ["shim_vmm_memory", "vmm / Whose.test_it_goes_at_the_end_of_its_context"], [

@@ -81,6 +81,8 @@ ISOLATED_CASE(test_stream)
     assert_ptr_equal(context_stream(&fake.driver, CU_STREAM_LEGACY), fake_context(0));
     assert_ptr_equal(context_stream(&fake.driver, CU_STREAM_PER_THREAD), fake_context(0));
     fake_fail(FN(cuStreamGetCtx), CUDA_ERROR_UNKNOWN, 1);
+    assert_ptr_equal(context_stream(&fake.driver, stream), fake_context(1));
+    fake_fail(FN(cuStreamGetCtx), CUDA_ERROR_UNKNOWN, 2);
     assert_ptr_equal(context_stream(&fake.driver, stream), fake_context(0));
     fake_lack(FN(cuStreamGetCtx));
     assert_ptr_equal(context_stream(&fake.driver, stream), fake_context(0));
@@ -95,24 +97,28 @@ static const struct foreign {
     size_t lacks, fails;
     CUresult error, result;
     unsigned int queries; /* how often the stream is asked before it is over */
+    bool once;            /* it fails once, and not each of the two times that it is asked */
 } foreigns[] = {
-    {OWN, FNS, FNS, 0, CUDA_SUCCESS, 0},
-    {1, FNS, FNS, 0, CUDA_SUCCESS, 11},
-    {4, FNS, FNS, 0, CUDA_SUCCESS, 11}, /* another one of the device, pooled */
-    {LEGACY, FNS, FNS, 0, CUDA_SUCCESS, 11},
-    {THREAD, FNS, FNS, 0, CUDA_SUCCESS, 11},
-    {10, FNS, FNS, 0, CUDA_SUCCESS, 0}, /* exempt: a part of one of the device's */
-    {11, FNS, FNS, 0, CUDA_SUCCESS, 0}, /* nobody has seen it; of the device */
-    {2, FNS, FNS, 0, CUDA_SUCCESS, 11}, /* nobody has seen it; of another one */
-    {2, FNS, FN(cuCtxPushCurrent_v2), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 0},
-    {2, FNS, FN(cuCtxGetDevice), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 0},
-    {1, FNS, FN(cuStreamGetCtx), CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE, 0},
-    {1, FNS, FN(cuStreamGetCtx), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 0},
-    {1, FNS, FN(cuStreamQuery), CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_UNKNOWN, 1},
-    {1, FNS, FN(cuStreamQuery), CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_LAUNCH_FAILED, 1},
-    {1, FN(cuStreamGetCtx), FNS, 0, CUDA_SUCCESS, 0},
-    {1, FN(cuStreamQuery), FNS, 0, CUDA_SUCCESS, 0},
-    {1, FN(cuThreadExchangeStreamCaptureMode), FNS, 0, CUDA_SUCCESS, 11},
+    {OWN, FNS, FNS, 0, CUDA_SUCCESS, 0, false},
+    {1, FNS, FNS, 0, CUDA_SUCCESS, 11, false},
+    {4, FNS, FNS, 0, CUDA_SUCCESS, 11, false}, /* another one of the device, pooled */
+    {LEGACY, FNS, FNS, 0, CUDA_SUCCESS, 11, false},
+    {THREAD, FNS, FNS, 0, CUDA_SUCCESS, 11, false},
+    {10, FNS, FNS, 0, CUDA_SUCCESS, 0, false}, /* exempt: a part of one of the device's */
+    {11, FNS, FNS, 0, CUDA_SUCCESS, 0, false}, /* nobody has seen it; of the device */
+    {2, FNS, FNS, 0, CUDA_SUCCESS, 11, false}, /* nobody has seen it; of another one */
+    {2, FNS, FN(cuCtxPushCurrent_v2), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 0, false},
+    {2, FNS, FN(cuCtxGetDevice), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 0, false},
+    {1, FNS, FN(cuStreamGetCtx), CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE, 0, false},
+    {1, FNS, FN(cuStreamGetCtx), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 0, false},
+    {1, FNS, FN(cuStreamQuery), CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_UNKNOWN, 2, false},
+    {1, FNS, FN(cuStreamQuery), CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_LAUNCH_FAILED, 2, false},
+    {1, FNS, FN(cuStreamQuery), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 12, true},
+    {1, FNS, FN(cuStreamGetCtx), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 11, true},
+    {2, FNS, FN(cuCtxPopCurrent_v2), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 11, true},
+    {1, FN(cuStreamGetCtx), FNS, 0, CUDA_SUCCESS, 0, false},
+    {1, FN(cuStreamQuery), FNS, 0, CUDA_SUCCESS, 0, false},
+    {1, FN(cuThreadExchangeStreamCaptureMode), FNS, 0, CUDA_SUCCESS, 11, false},
 };
 
 static bool disturbs; /* a question was asked that would end a capture */
@@ -155,7 +161,7 @@ ISOLATED_ROWS(test_foreign, foreigns)
     if (row->lacks < FNS)
         fake_lack(row->lacks);
     if (row->fails < FNS)
-        fake_fail(row->fails, row->error, 1);
+        fake_fail(row->fails, row->error, row->once ? 1 : 2);
     assert_int_equal(context_wait_foreign(context, stream), row->result);
     assert_int_equal(fake_calls(FN(cuStreamQuery)), row->queries);
     assert_false(disturbs);

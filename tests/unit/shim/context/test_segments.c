@@ -157,9 +157,9 @@ READY_CASE(test_goes_registered, .environment = ORDERED)
     fake.registers = true;
     segment_ops.free(context, BACKEND_CUDA, first, SEGMENT);
     assert_string_equal(fake_log(), "sync:c0 stream:c0,1 free:0x7f0000000000,s0");
-    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_LAUNCH_FAILED, 1);
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_LAUNCH_FAILED, 2);
     segment_ops.free(context, BACKEND_CUDA, second, SEGMENT);
-    assert_string_equal(fake_log(), "sync:c0");
+    assert_string_equal(fake_log(), "sync:c0 sync:c0");
     assert_non_null(strstr(fake.said, "are not given back"));
 }
 
@@ -184,17 +184,23 @@ static const struct put {
     CUresult error;
     const char *log, *said;
     bool defers;
+    bool once; /* it fails once, and not each of the two times that it is asked */
 } puts_of[] = {
-    {false, FNS, FNS, 0, "free:0x7f0000000000", "", false},
-    {true, FN(cuStreamCreate), FNS, 0, "free:0x7f0000000000", "", true},
-    {true, FNS, FN(cuStreamCreate), CUDA_ERROR_UNKNOWN, "stream:c0,1 free:0x7f0000000000", "", true},
+    {false, FNS, FNS, 0, "free:0x7f0000000000", "", false, false},
+    {true, FN(cuStreamCreate), FNS, 0, "free:0x7f0000000000", "", true, false},
+    {true, FNS, FN(cuStreamCreate), CUDA_ERROR_UNKNOWN, "stream:c0,1 free:0x7f0000000000", "", true, false},
     {true, FNS, FN(cuMemFreeAsync), CUDA_ERROR_NOT_SUPPORTED, "stream:c0,1 free:0x7f0000000000,s0 free:0x7f0000000000",
-     "", false},
-    {true, FNS, FN(cuCtxGetCurrent), CUDA_ERROR_UNKNOWN, "free:0x7f0000000000", "", true},
-    {true, FNS, FN(cuPointerGetAttribute), CUDA_ERROR_UNKNOWN, "stream:c0,1 free:0x7f0000000000", "", true},
-    {false, FNS, FN(cuMemFree_v2), CUDA_ERROR_UNKNOWN, "free:0x7f0000000000",
-     "2:the driver did not take back 2097152 bytes at 0x7f0000000000 (error 999)\n", false},
-    {false, FNS, FN(cuMemFree_v2), CUDA_ERROR_DEINITIALIZED, "free:0x7f0000000000", "", false},
+     "", false, false},
+    {true, FNS, FN(cuCtxGetCurrent), CUDA_ERROR_UNKNOWN, "free:0x7f0000000000", "", true, false},
+    {true, FNS, FN(cuPointerGetAttribute), CUDA_ERROR_UNKNOWN, "stream:c0,1 free:0x7f0000000000", "", true, false},
+    {false, FNS, FN(cuMemFree_v2), CUDA_ERROR_UNKNOWN, "free:0x7f0000000000 free:0x7f0000000000",
+     "2:the driver did not take back 2097152 bytes at 0x7f0000000000 (error 999)\n", false, false},
+    {false, FNS, FN(cuMemFree_v2), CUDA_ERROR_NOT_PERMITTED, "free:0x7f0000000000 free:0x7f0000000000", "", false,
+     true}, /* it would be lost */
+    {false, FNS, FN(cuMemFree_v2), CUDA_ERROR_ILLEGAL_ADDRESS, "free:0x7f0000000000",
+     "2:the driver did not take back 2097152 bytes at 0x7f0000000000 (error 700)\n", false, true},
+    {false, FNS, FN(cuMemFree_v2), CUDA_ERROR_DEINITIALIZED, "free:0x7f0000000000 free:0x7f0000000000", "", false,
+     false},
 };
 
 ISOLATED_ROWS(test_put, puts_of, .environment = ORDERED)
@@ -212,7 +218,7 @@ ISOLATED_ROWS(test_put, puts_of, .environment = ORDERED)
     if (row->lacks < FNS)
         fake_lack(row->lacks);
     if (row->fails < FNS)
-        fake_fail(row->fails, row->error, row->fails == FN(cuPointerGetAttribute) ? 2 : 1); /* it is asked twice */
+        fake_fail(row->fails, row->error, row->once ? 1 : 2);
     fake_before(FN(cuMemFree_v2), meanwhile, context);
     pin_begin((uintptr_t)context);
     segment_ops.free(context, BACKEND_CUDA, addr, SEGMENT);

@@ -153,6 +153,20 @@ static void work_moves(void *arg)
     vmm.over = fake.relaxes >= *(unsigned int *)arg ? vmm.recorded : 0;
 }
 
+/* A request waits for the memory all the same: it would be refused. */
+VMM_CASE(test_query_fails_once)
+{
+    const uint64_t addr = segment(context);
+    unsigned int needed = 5;
+
+    go(context, addr);
+    fake.relax = work_moves;
+    fake.relax_arg = &needed;
+    fake_fail(FN(cuEventQuery), CUDA_ERROR_UNKNOWN, 1);
+    segment_ops.collect(context);
+    assert_null(mapping_at(addr));
+}
+
 /* As for the driver's own memory: half a minute for this thread's frees, 0.3 s for others'. */
 ISOLATED_CASE(test_waits, .environment = VMM)
 {

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of shim/context/: calls that are made again where the driver fails once."""
+from __future__ import annotations
+
+from mutant import Mutant
+
+MUTANTS = [
+    Mutant("entering a context: the driver is not asked again which one is current", ["shim_enter"], [
+        ("if (result) result = driver->cuCtxGetCurrent(&current);", "")]),
+    Mutant("entering a context: no second try", ["shim_enter"], [
+        ("if (result) result = driver->cuCtxPushCurrent_v2(handle);", "")]),
+    Mutant("a thread stays in relaxed capture mode after one failure", ["shim_enter"], [
+        ("if (relaxed && driver->cuThreadExchangeStreamCaptureMode(&mode)) driver->cuThreadExchangeStreamCaptureMode(&mode);",
+         "if (relaxed) driver->cuThreadExchangeStreamCaptureMode(&mode);")]),
+    Mutant("a capture mode that could not be changed is brought back", ["shim_enter"], [
+        ("if (relaxed && driver->cuThreadExchangeStreamCaptureMode(&mode))", "if (driver->cuThreadExchangeStreamCaptureMode(&mode))")]),
+    Mutant("a free does not wait after one failure", ["shim_order"], [
+        ("(result = context->driver->cuCtxSynchronize()) != CUDA_SUCCESS)", "(result = context->driver->cuCtxSynchronize()) && false)")]),
+    Mutant("work that the driver could not be asked about counts as over", ["shim_frees"], [
+        ("return result && result != CUDA_ERROR_NOT_READY ? context->driver->cuEventQuery(event) : result;", "return result;")]),
+    Mutant("virtual memory that the driver could not be asked about is not waited for", ["shim_vmm_memory"], [
+        ("result = context_event_ask(context, mapping->event);", "result = context->driver->cuEventQuery(mapping->event);")]),
+    Mutant("a segment is lost after one failure", ["shim_segments"], [
+        ("if (result && !order_is_sticky(result)) /* tried again", "if (false) /* tried again")]),
+    Mutant("a segment is given back again to a context in error", ["shim_segments"], [
+        ("if (result && !order_is_sticky(result)) /* tried again", "if (result) /* tried again")]),
+    Mutant("a stream's context is asked for once", ["shim_lookup"], [
+        ("if (result) /* asked again, because frees wait for the work of this context */", "if (false)")]),
+    Mutant("a stream of another device that could not be asked about never comes there", ["shim_lookup"], [
+        ("return result && result != CUDA_ERROR_NOT_READY ? driver->cuStreamQuery(stream) : result;", "return result;")]),
+    Mutant("the caller's context is brought back at the first attempt or never", ["shim_enter", "shim_lookup"], [
+        ("if (driver->cuCtxPopCurrent_v2(&ignored)) driver->cuCtxPopCurrent_v2(&ignored);", "driver->cuCtxPopCurrent_v2(&ignored);")]),
+    Mutant("a stream that the driver could not be asked about captures", ["shim_capture"], [
+        ("if (result) /* asked again, because a free on the stream would be refused */", "if (false)")]),
+    Mutant("a context that could not be numbered loses its pool when a reference is given back", ["shim_ending"], [
+        ("id = active && context->id ?", "id = active ?")]),
+    Mutant("a context is numbered at the first attempt or never", ["shim_context"], [
+        ("if (result) /* asked again: a context without a number", "if (false) /* asked again: a context without a number")]),
+]
