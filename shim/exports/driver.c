@@ -75,9 +75,18 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
     }
 #include "hooks.def"
 
-static CUresult free_failed(enum serve_verdict verdict)
+/* The error of the current context. */
+static CUresult context_error(void)
 {
     size_t free, total;
+
+    return real_next(cuMemGetInfo_v2)(&free, &total);
+}
+
+static CUresult free_failed(CUdeviceptr ptr, enum serve_verdict verdict)
+{
+    struct serve_failed failed;
+    CUresult result;
 
     switch (verdict) {
     case SERVE_INVALID:
@@ -85,7 +94,10 @@ static CUresult free_failed(enum serve_verdict verdict)
     case SERVE_NOWHERE:
         return CUDA_ERROR_INVALID_HANDLE;
     default:
-        return real_next(cuMemGetInfo_v2)(&free, &total);
+        serve_failed_begin(ptr, &failed);
+        result = context_error();
+        serve_failed_end(&failed);
+        return result;
     }
 }
 
@@ -99,7 +111,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
     if (verdict == SERVE_FORWARD && direct_free(ptr, /* waits: */ true, &result))
         return result;
     if (verdict != SERVE_FORWARD)
-        return free_failed(verdict);
+        return free_failed(ptr, verdict);
     hazard_free(ptr, CALLER);
     return real_next(cuMemFree_v2)(ptr);
 }
@@ -119,7 +131,7 @@ static CUresult free_async(enum real_symbol symbol, CUdeviceptr ptr, CUstream st
     if (verdict == SERVE_DONE)
         return CUDA_SUCCESS;
     if (verdict != SERVE_FORWARD)
-        return free_failed(verdict);
+        return free_failed(ptr, verdict);
     if (use_free_async(ptr, on, &result))
         return result;
     return ((__typeof__(&cuMemFreeAsync))real_find(symbol))(ptr, stream);

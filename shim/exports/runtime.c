@@ -62,13 +62,18 @@ static inline void context_give(const void *caller)
         context_give_now(caller);
 }
 
-static cudaError_t free_failed(enum serve_verdict verdict, const void *caller)
+static cudaError_t free_failed(const void *ptr, enum serve_verdict verdict, const void *caller)
 {
+    struct serve_failed failed;
+    cudaError_t error;
     size_t free, total;
 
     if (verdict == SERVE_INVALID)
         return BYPASS(real_runtime(cudaFree, caller)((void *)NOWHERE));
-    return BYPASS(real_runtime(cudaMemGetInfo, caller)(&free, &total));
+    serve_failed_begin((uintptr_t)ptr, &failed);
+    error = BYPASS(real_runtime(cudaMemGetInfo, caller)(&free, &total));
+    serve_failed_end(&failed);
+    return error;
 }
 
 EXPORT cudaError_t cudaFree(void *ptr)
@@ -80,7 +85,7 @@ EXPORT cudaError_t cudaFree(void *ptr)
         return cudaSuccess;
     }
     if (verdict != SERVE_FORWARD)
-        return free_failed(verdict, CALLER);
+        return free_failed(ptr, verdict, CALLER);
     hazard_free((CUdeviceptr)ptr, CALLER);
     return real_runtime(cudaFree, CALLER)(ptr);
 }
@@ -101,7 +106,7 @@ static cudaError_t free_async(enum real_symbol symbol, void *ptr, cudaStream_t s
     case SERVE_FORWARD:
         return ((__typeof__(&cudaFreeAsync))real_find_for(symbol, caller))(ptr, stream);
     default:
-        return free_failed(verdict, caller);
+        return free_failed(ptr, verdict, caller);
     }
 }
 

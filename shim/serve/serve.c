@@ -17,6 +17,7 @@
 #include "context/backend.h"
 #include "context/capture_gate.h"
 #include "context/device.h"
+#include "context/enter.h"
 #include "context/free_order.h"
 #include "context/ipc_server.h"
 #include "context/ipc_table.h"
@@ -316,6 +317,24 @@ enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
                            "come there within a second");
         return free_with(pool_free_never, addr);
     }
+}
+
+void serve_failed_begin(uint64_t addr, struct serve_failed *ret_failed)
+{
+    struct pool *pool;
+
+    ret_failed->own = pin_begin(PIN_ADDRESS(addr));
+    pool = atomic_load_explicit(&contexts_closing, memory_order_acquire) ? NULL : pool_of(addr);
+    ret_failed->context = pool ? context_of(pool) : NULL;
+    if (ret_failed->context)
+        (void)context_enter(ret_failed->context, &ret_failed->visit);
+}
+
+void serve_failed_end(struct serve_failed *failed)
+{
+    if (failed->context)
+        context_leave(failed->context, &failed->visit);
+    pin_end(failed->own);
 }
 
 __thread bool serve_had_context;

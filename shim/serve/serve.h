@@ -16,7 +16,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "context/enter.h"
 #include "real/hooks.h"
+
+struct context;
+struct pins;
 
 /* The action that an exported function has to take. */
 enum serve_verdict {
@@ -52,6 +56,15 @@ void serve_bypassed(uint64_t addr, size_t size, const void *caller);
 enum serve_verdict serve_free(uint64_t addr);
 /* For cudaFreeAsync, which natively does not wait: the memory becomes free when stream gets there. */
 enum serve_verdict serve_free_later(uint64_t addr, CUstream stream);
+/* After SERVE_FAILED: make the context of the block at addr current for a call that returns this context's error.
+ * serve_failed_end must follow, with the same record. */
+struct serve_failed {
+    struct context *context; /* NULL: none was made current */
+    struct pins *own;
+    struct visit visit;
+};
+void serve_failed_begin(uint64_t addr, struct serve_failed *ret_failed);
+void serve_failed_end(struct serve_failed *failed);
 /* For the background thread: answer other processes that import blocks, and free those that the program has freed and
  * that nobody holds any more. */
 void serve_ipc_tick(uint64_t now);

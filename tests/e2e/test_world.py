@@ -269,6 +269,15 @@ class Errors(World):
                         may = a.startswith("cudaMalloc(") or (a.startswith("cudaFree(") and policy != "strict")
                         self.assertIn(b, (a, a.replace(" 700 ", " 0 ")) if may else (a,))
 
+    def test_frees_by_a_thread_in_another_context(self) -> None:
+        """Natively a free returns the error of the memory's own context, whichever is current, and if none is."""
+        for kind in ("shared", "static"):
+            native = self.lines(kind, "elsewhere", preload=None)
+            self.assertEqual(len([x for x in native if "Free" in x and " 700 " in x]), 5)
+            for policy in ("auto", "ordered", "relaxed", "strict"):
+                with self.subTest(kind, policy=policy):
+                    self.assertEqual(self.lines(kind, "elsewhere", CUPOOL_FREE=policy), native)
+
     def test_memory_that_was_given_back(self) -> None:
         """Copies and fills of it are errors natively. Here they are not, as long as the pool holds it; freeing it again is."""
         native, ours = self.lines("shared", "freed", preload=None), self.lines("shared", "freed")

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* world_errors.c - where errors surface: prints the result of a list of calls, "NAME RESULT LAST", the last being the
  * last error after it. "sticky": after an illegal access, by a fill of memory that was freed in stream order on another
- * stream. "freed": copies and fills of memory that was given back with cudaFree. */
+ * stream. "elsewhere": after one, frees by a thread whose current context is another, or that has none. "freed": copies
+ * and fills of memory that was given back with cudaFree. */
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include "../program.h"
@@ -83,6 +85,29 @@ static int sticky(void)
     return 0;
 }
 
+static int elsewhere(void)
+{
+    CUcontext ignored;
+    void *before[6];
+
+    for (int i = 0; i < 6; i++)
+        if (cudaMalloc(&before[i], i % 2 ? SIZE : 1000))
+            return 5;
+    if (fault() || cudaGetLastError() != cudaErrorIllegalAddress || cudaSetDevice(1))
+        return 5;
+    SHOW(cudaFree(before[0]));
+    SHOW(cudaFree(before[1]));
+    SHOW((cudaError_t)cuMemFree((CUdeviceptr)before[2]));
+    SHOW(cudaGetLastError());
+    SHOW(cudaDeviceSynchronize());
+    if (cuCtxPopCurrent(&ignored))
+        return 5;
+    SHOW((cudaError_t)cuMemFree((CUdeviceptr)before[3]));
+    printf("current %d\n", !cuCtxGetCurrent(&ignored) && ignored);
+    SHOW(cudaFree(before[4]));
+    return 0;
+}
+
 static int freed(void)
 {
     void *p, *live;
@@ -106,5 +131,7 @@ int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "sticky") == 0)
         return sticky();
+    if (argc == 2 && strcmp(argv[1], "elsewhere") == 0)
+        return elsewhere();
     return argc == 2 && strcmp(argv[1], "freed") == 0 ? freed() : 5;
 }

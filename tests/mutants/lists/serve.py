@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("a free that fails returns the current context's error", ["world / Errors.test_frees_by_a_thread_in_another_context"], [
+        ("(void)context_enter(ret_failed->context, &ret_failed->visit);", "ret_failed->visit = (struct visit){0};")]),
     Mutant("contexts: a free beside an ending context makes calls in it", ["shim_ending"], [
         ("rc = release == pool_free ? pool_free_later(addr) : release(addr);", "rc = release(addr);")]),
     Mutant("ipc: a block that another process holds changes what ranks register", ["ipc_beside / Exporter.test_where_ranks_have_to_agree"], [
