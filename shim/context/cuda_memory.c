@@ -16,13 +16,28 @@
 
 bool cuda_memory_defers(const struct real_driver *driver, int device)
 {
+    const CUdevice_attribute pools = CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED;
     int supported = 0;
+    CUresult result;
 
-    return driver->cuMemFreeAsync && driver->cuStreamQuery && driver->cuStreamSynchronize &&
-           driver->cuDeviceGetAttribute &&
-           driver->cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device) ==
-               CUDA_SUCCESS &&
-           supported;
+    if (!driver->cuMemFreeAsync || !driver->cuStreamQuery || !driver->cuStreamSynchronize ||
+        !driver->cuDeviceGetAttribute)
+        return false;
+    result = driver->cuDeviceGetAttribute(&supported, pools, device);
+    if (result) /* asked again, as in free_through */
+        result = driver->cuDeviceGetAttribute(&supported, pools, device);
+    return !result && supported;
+}
+
+/* Free memory through a stream. Tried again if it fails: a context that has once failed to does not do so any more, and
+ * without that nothing goes back while a stream captures, so that requests would be refused. */
+static bool free_through(const struct real_driver *driver, uint64_t addr, CUstream stream)
+{
+    CUresult result = driver->cuMemFreeAsync(addr, stream);
+
+    if (result && !order_is_sticky(result))
+        result = driver->cuMemFreeAsync(addr, stream);
+    return !result;
 }
 
 static CUresult get(struct context *context, CUdeviceptr *ret_addr, size_t size)
@@ -46,7 +61,7 @@ static bool put(struct context *context, uint64_t addr, size_t size)
      * meanwhile. cuMemFreeAsync on our own stream does neither: the stream waits only for the work that the frees have
      * ordered, and the memory arrives when a thread synchronises the stream.
      */
-    if (can_defer && driver->cuMemFreeAsync(addr, stream) == CUDA_SUCCESS) {
+    if (can_defer && free_through(driver, addr, stream)) {
         atomic_fetch_add(&context->given, size);
         arrives_later = true;
     } else {

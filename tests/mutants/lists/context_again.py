@@ -20,6 +20,10 @@ MUTANTS = [
         ("return result && result != CUDA_ERROR_NOT_READY ? context->driver->cuEventQuery(event) : result;", "return result;")]),
     Mutant("virtual memory that the driver could not be asked about is not waited for", ["shim_vmm_memory"], [
         ("result = context_event_ask(context, mapping->event);", "result = context->driver->cuEventQuery(mapping->event);")]),
+    Mutant("memory goes back through a stream at the first attempt or never more", ["shim_segments"], [
+        ("if (result && !order_is_sticky(result)) result = driver->cuMemFreeAsync(addr, stream);", "")]),
+    Mutant("a device whose pools could not be asked about at once has none", ["shim_segments"], [
+        ("if (result) /* asked again, as in free_through */", "if (false)")]),
     Mutant("a segment is lost after one failure", ["shim_segments"], [
         ("if (result && !order_is_sticky(result)) /* tried again", "if (false) /* tried again")]),
     Mutant("a segment is given back again to a context in error", ["shim_segments"], [

@@ -26,6 +26,8 @@ ISOLATED_CASE(test_defers, .environment = ORDERED)
     assert_true(cuda_memory_defers(&fake.driver, 0));
     assert_false(cuda_memory_defers(&fake.driver, 1)); /* there is no such device */
     fake_fail(FN(cuDeviceGetAttribute), CUDA_ERROR_UNKNOWN, 1);
+    assert_true(cuda_memory_defers(&fake.driver, 0));
+    fake_fail(FN(cuDeviceGetAttribute), CUDA_ERROR_UNKNOWN, 2);
     assert_false(cuda_memory_defers(&fake.driver, 0));
     fake.pools = false;
     assert_false(cuda_memory_defers(&fake.driver, 0));
@@ -189,8 +191,10 @@ static const struct put {
     {false, FNS, FNS, 0, "free:0x7f0000000000", "", false, false},
     {true, FN(cuStreamCreate), FNS, 0, "free:0x7f0000000000", "", true, false},
     {true, FNS, FN(cuStreamCreate), CUDA_ERROR_UNKNOWN, "stream:c0,1 free:0x7f0000000000", "", true, false},
-    {true, FNS, FN(cuMemFreeAsync), CUDA_ERROR_NOT_SUPPORTED, "stream:c0,1 free:0x7f0000000000,s0 free:0x7f0000000000",
-     "", false, false},
+    {true, FNS, FN(cuMemFreeAsync), CUDA_ERROR_NOT_SUPPORTED,
+     "stream:c0,1 free:0x7f0000000000,s0 free:0x7f0000000000,s0 free:0x7f0000000000", "", false, false},
+    {true, FNS, FN(cuMemFreeAsync), CUDA_ERROR_ILLEGAL_ADDRESS,
+     "stream:c0,1 free:0x7f0000000000,s0 free:0x7f0000000000", "", false, true},
     {true, FNS, FN(cuCtxGetCurrent), CUDA_ERROR_UNKNOWN, "free:0x7f0000000000", "", true, false},
     {true, FNS, FN(cuPointerGetAttribute), CUDA_ERROR_UNKNOWN, "stream:c0,1 free:0x7f0000000000", "", true, false},
     {false, FNS, FN(cuMemFree_v2), CUDA_ERROR_UNKNOWN, "free:0x7f0000000000 free:0x7f0000000000",
@@ -229,6 +233,19 @@ ISOLATED_ROWS(test_put, puts_of, .environment = ORDERED)
     assert_int_equal(context->given, 0);
     assert_int_equal(context->defers, row->defers);
     assert_true(fake_thread_is_clean(fake_context(0)));
+}
+
+/* Of a failure nothing remains: otherwise no memory could go back while a stream captures. */
+READY_CASE(test_put_fails_once, .environment = ORDERED)
+{
+    const uint64_t addr = segment(context);
+
+    fake_log();
+    fake_fail(FN(cuMemFreeAsync), CUDA_ERROR_UNKNOWN, 1);
+    segment_ops.free(context, BACKEND_CUDA, addr, SEGMENT);
+    assert_string_equal(fake_log(), "stream:c0,1 free:0x7f0000000000,s0 free:0x7f0000000000,s0");
+    assert_int_equal(context->given, SEGMENT);
+    assert_true(context->defers && segment_ops.gives_frozen(context));
 }
 
 /* --- what went has arrived --- */
