@@ -98,7 +98,9 @@ struct context {
                                  primary context */
     struct policy policy;
     size_t capacity;             /* of the device, in bytes */
-    _Atomic(size_t) device_free; /* free bytes as the driver last said, adjusted for our segments since then */
+    _Atomic(size_t) device_free; /* free bytes as the driver last said, adjusted for what is known since then;
+                                    device_free.c */
+    atomic_bool free_unsure;     /* there may be more */
     _Atomic(CUstream) stream;    /* our own stream, for fills and for freeing segments; NULL: not created yet */
     atomic_bool defers;          /* segments go back with cuMemFreeAsync on stream */
     bool maps;                   /* the driver and the device have virtual memory calls */

@@ -106,6 +106,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     context->id = as->id;
     context->capacity = as->capacity;
     atomic_store(&context->device_free, as->capacity);
+    atomic_store(&context->free_unsure, false);
     policy_init(&context->policy, as->device, as->orders, ret_why);
     atomic_store(&context->failed, false);
     atomic_store(&context->bypassed, 0);

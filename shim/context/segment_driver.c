@@ -14,9 +14,9 @@
 #include "context/backend.h"
 #include "context/context_state.h"
 #include "context/device.h"
+#include "context/device_free.h"
 #include "context/events.h"
 #include "context/free_order.h"
-#include "context/limits.h"
 #include "context/nccl_memory.h"
 #include "context/neighbours.h"
 #include "context/pins.h"
@@ -43,7 +43,6 @@ static CUresult segment_alloc(struct context *context, unsigned int kind, CUdevi
 static int backend_alloc(void *arg, unsigned int kind, size_t size, uint64_t *ret_addr)
 {
     struct context *context = arg;
-    size_t free, total;
     CUdeviceptr ptr;
     CUresult result = segment_alloc(context, kind, &ptr, size);
 
@@ -55,8 +54,7 @@ static int backend_alloc(void *arg, unsigned int kind, size_t size, uint64_t *re
         return -EIO;
     }
     context_events.segment_added(context, context->device, ptr, size);
-    if (context->driver->cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS)
-        atomic_store_explicit(&context->device_free, free, memory_order_relaxed);
+    device_free_ask(context);
     trace_write_behind();
     *ret_addr = ptr;
     return 0;
@@ -67,7 +65,7 @@ static void memory_put(struct context *context, enum backend backend, uint64_t a
 {
     if (backend_source(backend)->put(context, addr, size))
         context_arrived();
-    atomic_fetch_add_explicit(&context->device_free, size, memory_order_relaxed);
+    device_free_more(context, size);
 }
 
 /* memory_put for each backend, since memory may be released long after backend_free, by its address alone. */
@@ -132,12 +130,10 @@ static bool backend_gives_frozen(void *arg)
 
 static bool backend_scarce(void *arg)
 {
-    const struct context *context = arg;
+    struct context *context = arg;
 
     /* The free memory of the device differs from rank to rank, which matters to NCCL. */
-    return (conf_get()->decay.number == 0 ||
-            atomic_load_explicit(&context->device_free, memory_order_relaxed) < context->capacity / RESERVE_PART) &&
-           !nccl_ranks_agree();
+    return (conf_get()->decay.number == 0 || device_free_is_scarce(context)) && !nccl_ranks_agree();
 }
 
 static bool backend_ask(void *arg, size_t size)

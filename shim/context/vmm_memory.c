@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "context/capture_gate.h"
 #include "context/context_state.h"
+#include "context/device_free.h"
 #include "context/enter.h"
 #include "context/free_order.h"
 #include "context/nccl_memory.h"
@@ -118,7 +119,7 @@ static bool put(struct context *context, uint64_t addr, size_t size)
 
     if (mapping && mapping->away) { /* nothing uses it, and the driver has had its memory since then */
         unmap(context, mapping);
-        atomic_fetch_sub_explicit(&context->device_free, size, memory_order_relaxed);
+        device_free_less(context, size);
         return true;
     }
     if (!mapping || nccl_graph_keeps(mapping->captures))

@@ -9,6 +9,7 @@
  * Locking: none.
  */
 #include "context/capture_gate.h"
+#include "context/device_free.h"
 #include "context/limits.h"
 #include "context/wait_context.h"
 #include "exports/export.h"
@@ -30,6 +31,8 @@ static CUresult alloc_by_driver(CUdeviceptr *ptr, size_t size)
     do
         result = real_next(cuMemAlloc_v2)(ptr, size);
     while (retry_again(&retry, result));
+    if (!result)
+        device_free_taken(size);
     return result;
 }
 
@@ -69,6 +72,8 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
         do                                                                                                             \
             result = real_next(symbol) arguments; /* NOLINT(bugprone-macro-parentheses): a list */                     \
         while (retry_again(&retry, result));                                                                           \
+        if (UNPOOLED_##kind != UNPOOLED_KINDS && !result)                                                              \
+            device_free_taken(size);                                                                                   \
         if (UNPOOLED_##kind != UNPOOLED_KINDS && !result && serve_watches(CALLER))                                     \
             unpooled_took(UNPOOLED_##kind, size);                                                                      \
         return result;                                                                                                 \

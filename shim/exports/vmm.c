@@ -19,6 +19,7 @@
 #include "base/conf.h"
 #include "base/process.h"
 #include "clock.h"
+#include "context/device_free.h"
 #include "context/nccl_memory.h"
 #include "context/vmm_kept.h"
 #include "exports/export.h"
@@ -140,6 +141,8 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     do
         result = real_next(cuMemCreate)(handle, size, properties, flags);
     while (kept_again(&gave_kept, retry.arrivals, result, properties) || retry_again_outside(&retry, result));
+    if (!result && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+        device_free_taken(size);
     if (!result && cache)
         vmm_cache_created(cache, *handle, size, &key);
     if (!result && serve_watches(CALLER) && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {

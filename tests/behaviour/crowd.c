@@ -116,6 +116,81 @@ BT_TEST(page_fault)
     return 0;
 }
 
+/* Half of what is free, to be freed when other memory, which its number of bytes says, has taken the rest. */
+static int half_and_rest(void **ret_half, size_t *ret_half_size, size_t *ret_rest)
+{
+    const size_t unit = 2 * BT_MIB;
+    size_t avail, total;
+
+    TRY(blocks_free());
+    OK(cudaMemGetInfo(&avail, &total));
+    *ret_half_size = avail / 2 / unit * unit;
+    OK(cudaMalloc(ret_half, *ret_half_size));
+    OK(cudaMemGetInfo(&avail, &total));
+    *ret_rest = (avail - 6 * BT_MIB) / unit * unit; /* no more than the reserve of the smallest card stays */
+    return 0;
+}
+
+/* A page fault, and a process that cannot ask for memory, find what was freed beside memory that no pool serves. */
+BT_TEST(beside_stream_order)
+{
+    size_t half_size, rest;
+    cudaMemPool_t pool;
+    cudaStream_t s;
+    void *half, *p;
+
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    TRY(half_and_rest(&half, &half_size, &rest));
+    OK(cudaMallocAsync(&p, rest, s));
+    OK(cudaFree(half));
+    CHECK(driver_free() + SLACK >= half_size);
+    OK(cudaFreeAsync(p, s));
+    OK(cudaStreamSynchronize(s));
+    OK(cudaDeviceGetDefaultMemPool(&pool, 0));
+    OK(cudaMemPoolTrimTo(pool, 0));
+    OK(cudaStreamDestroy(s));
+    return 0;
+}
+
+BT_TEST(beside_physical_memory)
+{
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemGenericAllocationHandle handle;
+    size_t half_size, rest;
+    void *half;
+
+    TRY(half_and_rest(&half, &half_size, &rest));
+    OK(cuMemCreate(&handle, rest, &prop, 0));
+    OK(cudaFree(half));
+    CHECK(driver_free() + SLACK >= half_size);
+    OK(cuMemRelease(handle));
+    return 0;
+}
+
+BT_TEST(beside_second_context)
+{
+    size_t half_size, rest;
+    CUcontext context, before;
+    CUdeviceptr p;
+    void *half;
+
+    OK(cuCtxGetCurrent(&before));
+    TRY(bt_context(&context));
+    OK(cuCtxSetCurrent(before));
+    TRY(half_and_rest(&half, &half_size, &rest));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAlloc(&p, rest));
+    OK(cuCtxSetCurrent(before));
+    OK(cudaFree(half));
+    CHECK(driver_free() + SLACK >= half_size);
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemFree(p));
+    OK(cuCtxDestroy(context));
+    OK(cuCtxSetCurrent(before));
+    return 0;
+}
+
 /* A few MiB only, but nothing is left for them. */
 BT_TEST(managed)
 {

@@ -265,7 +265,7 @@ MUTANTS = [
     Mutant("memory that was freed on a green context's stream is not used again", ["contexts static preloaded"], [
         ("if (other) return other->pool != NULL;", "if (other) return true;")]),
     Mutant("where ranks agree: the reserve depends on the device", ["api / Alike"], [
-        ("< context->capacity / RESERVE_PART) && !nccl_ranks_agree();", "< context->capacity / RESERVE_PART);")]),
+        ("device_free_is_scarce(context)) && !nccl_ranks_agree();", "device_free_is_scarce(context));")]),
     Mutant("where ranks agree: what goes back depends on time", ["api / Alike"], [
         ("if (age && context_defers(context) && !nccl_ranks_agree()) {", "if (age && atomic_load(&context->defers)) {")]),
     Mutant("where ranks agree: a growing pool hands back", ["api / Alike"], [

@@ -6,7 +6,7 @@ from mutant import Mutant
 
 MUTANTS = [
     Mutant("pause: memory that is away counts as free twice once its segment goes", ["shim_pause"], [
-        ("unmap(context, mapping); atomic_fetch_sub_explicit(&context->device_free, size, memory_order_relaxed);", "unmap(context, mapping);")]),
+        ("unmap(context, mapping); device_free_less(context, size);", "unmap(context, mapping);")]),
     Mutant("pause: devices are given access to memory that is away", ["shim_pause"], [
         ("if (found && !mapping.away &&", "if (found &&")]),
     Mutant("pause: blocks of two segments are copied as one", ["shim_pause"], [

@@ -5,12 +5,6 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
-    Mutant("what goes back on a full device is not waited for", ["decay", "crowd auto"], [
-        ("if (scarce) await_arrival(config);", "")]),
-    Mutant("what goes back is waited for where there is enough", ["decay"], [
-        ("if (scarce) await_arrival(config);", "await_arrival(config);")]),
-    Mutant("a free waits though all has arrived", ["decay"], [
-        ("!backend->collected(config->arg, &arriving) && arriving", "!backend->collected(config->arg, &arriving)")]),
     Mutant("a pause does not wait for a fill under way", ["suspend"], [
         ("if (!rc) fills_wait(pool);", "")]),
     Mutant("a request of exactly the capacity is refused", ["ladder"], [

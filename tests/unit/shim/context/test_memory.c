@@ -3,6 +3,7 @@
  * all contexts of a device, and what is done in memory on our own account. test_segments.c has where segments come from
  * and go. */
 
+#include "context/device_free.h"
 #include "ready.h"
 
 /* --- for those who cannot ask us --- */
@@ -47,6 +48,53 @@ READY_CASE(test_scarce, .environment = ORDERED)
     assert_false(segment_ops.scarce(context));
     atomic_store(&context->device_free, FAKE_CAPACITY / 128 - 1);
     assert_true(segment_ops.scarce(context));
+}
+
+/* The figure is the lowest that it can be: the driver is asked before memory goes back for it, and only then. */
+READY_CASE(test_scarce_beside_direct_memory, .environment = ORDERED)
+{
+    struct context *other = pooled(4), *far = pooled(1);
+
+    atomic_store(&context->device_free, FAKE_CAPACITY / 2);
+    atomic_store(&other->device_free, FAKE_CAPACITY / 2);
+    fake.free = FAKE_CAPACITY / 4;
+    fake.scripts[FN(cuMemGetInfo_v2)].calls = 0;
+    device_free_taken(FAKE_CAPACITY / 4);
+    assert_int_equal(context->device_free, FAKE_CAPACITY / 4);
+    assert_int_equal(other->device_free, FAKE_CAPACITY / 4);
+    assert_int_equal(far->device_free, FAKE_CAPACITY - FAKE_CAPACITY / 4);
+    assert_false(segment_ops.scarce(context));
+    assert_int_equal(fake_calls(FN(cuMemGetInfo_v2)), 0);
+    device_free_taken(0); /* of unknown size */
+    assert_int_equal(context->device_free, 0);
+    fake_log();
+    assert_false(segment_ops.scarce(other)); /* it was another device's */
+    assert_string_equal(fake_log(), "push:c4 pop");
+    assert_int_equal(context->device_free, FAKE_CAPACITY / 4);
+    assert_int_equal(far->device_free, 0);
+    fake.free = 0;
+    device_free_taken(FAKE_CAPACITY);
+    assert_true(segment_ops.scarce(context));
+    assert_true(segment_ops.scarce(context));
+    assert_int_equal(fake_calls(FN(cuMemGetInfo_v2)), 2);
+    device_free_more(other, FAKE_CAPACITY);
+    assert_false(segment_ops.scarce(context));
+    device_free_less(context, FAKE_CAPACITY - 1);
+    assert_true(segment_ops.scarce(other));
+}
+
+READY_CASE(test_scarce_if_nobody_says, .environment = ORDERED)
+{
+    fake.scripts[FN(cuMemGetInfo_v2)].calls = 0;
+    device_free_taken(FAKE_CAPACITY);
+    fake_fail(FN(cuMemGetInfo_v2), CUDA_ERROR_UNKNOWN, 1);
+    assert_true(segment_ops.scarce(context));
+    atomic_store(&capture_count, 1);
+    assert_true(segment_ops.scarce(context));
+    atomic_store(&capture_count, 0);
+    assert_int_equal(fake_calls(FN(cuMemGetInfo_v2)), 1);
+    fake.free = FAKE_CAPACITY;
+    assert_false(segment_ops.scarce(context));
 }
 
 READY_CASE(test_scarce_always, .environment = ORDERED " CUPOOL_DECAY=0")

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of what happens on a device that is nearly full: pool/ and shim/."""
+from __future__ import annotations
+
+from mutant import Mutant
+
+MUTANTS = [
+    Mutant("what goes back on a full device is not waited for", ["decay", "crowd auto"], [
+        ("if (scarce) await_arrival(config);", "")]),
+    Mutant("what goes back is waited for where there is enough", ["decay"], [
+        ("if (scarce) await_arrival(config);", "await_arrival(config);")]),
+    Mutant("a free waits though all has arrived", ["decay"], [
+        ("!backend->collected(config->arg, &arriving) && arriving", "!backend->collected(config->arg, &arriving)")]),
+    Mutant("the reserve does not know of memory in stream order", ["crowd auto", "crowd vmm relaxed"], [
+        ("if (UNPOOLED_##kind != UNPOOLED_KINDS && !result) \\ device_free_taken(size); \\", "\\")]),
+    Mutant("the reserve does not know of physical memory", ["crowd auto"], [
+        ("if (!result && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) device_free_taken(size);", "")]),
+    Mutant("the reserve does not know of other contexts' memory", ["crowd auto"], [
+        ("atomic_store_explicit(&other->device_free, free, memory_order_relaxed);", "if (other == context) atomic_store_explicit(&other->device_free, free, memory_order_relaxed);")]),
+    Mutant("the reserve is made of memory that another device lacks", ["shim_memory"], [
+        ("if (atomic_load_explicit(&context->free_unsure, memory_order_relaxed))", "if (0)")]),
+    Mutant("the driver is asked at each free on a full device", ["shim_memory"], [
+        ("atomic_store(&other->free_unsure, false);", "")]),
+]
