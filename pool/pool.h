@@ -223,8 +223,9 @@ size_t pool_trim(struct pool *pool, const char *why);
 size_t pool_yield(struct pool *pool, const char *why);
 
 /*
- * Give back, at leisure, segments that have been idle for `age` calls of this function. The caller, a clock, decides
- * how much time a call stands for. Returns the bytes given back; 0 while frozen.
+ * Give back, at leisure, segments that have been idle for `age` calls of this function, and all idle ones while memory
+ * is scarce. The caller, a clock, decides how much time a call stands for. Returns the bytes given back; 0 while
+ * frozen.
  */
 size_t pool_decay(struct pool *pool, unsigned int age);
 

@@ -176,14 +176,16 @@ size_t pool_yield(struct pool *pool, const char *why)
 
 size_t pool_decay(struct pool *pool, unsigned int age)
 {
-    const struct release what = {.why = "decay", .age = age};
+    const struct pool_config *config = &pool->config;
+    const bool scarce = config->backend->scarce && config->backend->scarce(config->arg);
+    const struct release what = {.why = scarce ? "reserve" : "decay", .age = scarce ? 0 : age};
 
     locks_take(pool);
     coalesce_all(pool); /* cached blocks were idle during the tick that ends now */
     magazines_mark_unused(pool);
     pool->clock++;
     locks_give(pool);
-    return pool->config.order->frozen(pool->config.arg) ? 0 : release(pool, &what);
+    return config->order->frozen(config->arg) ? 0 : release(pool, &what);
 }
 
 /*

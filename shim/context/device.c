@@ -6,6 +6,7 @@
 #include "context/arrivals.h"
 #include "context/capture_gate.h"
 #include "context/context_state.h"
+#include "context/device_free.h"
 #include "context/events.h"
 #include "context/ipc_server.h"
 #include "context/nccl_memory.h"
@@ -159,16 +160,27 @@ void context_survey(int device, bool whole, struct pool_survey *ret_sum)
     *ret_sum = sum;
 }
 
+/* Other processes and managed memory take memory unseen, and cudaFreeAsync and the end of a capture leave some idle,
+ * unseen as well: look how much is left while it matters. */
+static void decay(struct context *context, unsigned int age)
+{
+    struct pool_stats stats;
+
+    pool_flush(context->pool);
+    pool_stats_get(context->pool, &stats);
+    if (stats.idle)
+        device_free_look(context);
+    pool_decay(context->pool, age);
+}
+
 void context_decay_all(unsigned int age)
 {
     struct context *context;
 
     for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL)); context_unpin(context)) {
         /* Never where cuMemFree would hold up the program's launches. */
-        if (age && context_defers(context) && !nccl_ranks_agree()) {
-            pool_flush(context->pool);
-            pool_decay(context->pool, age);
-        }
+        if (age && context_defers(context) && !nccl_ranks_agree())
+            decay(context, age);
         /* To unmap many, and to close their descriptors, may take longer than an importer should wait for its answer.
          */
         while (arrivals_collect_one(context))

@@ -71,9 +71,8 @@ static bool is_low(const struct context *context)
     return atomic_load_explicit(&context->device_free, memory_order_relaxed) < context->capacity / RESERVE_PART;
 }
 
-/* The figure may be too low: by memory that is another device's, that a pool of the driver's had, or that has gone back
- * since. During a capture nothing goes back anyway. */
-static __attribute__((noinline, cold)) void make_sure(struct context *context)
+/* During a capture nothing goes back anyway. */
+void device_free_look(struct context *context)
 {
     struct visit visit;
 
@@ -88,7 +87,9 @@ bool device_free_is_scarce(struct context *context)
 {
     if (!is_low(context))
         return false;
+    /* The figure may be too low: by memory that is another device's, that a pool of the driver's had, or that has gone
+     * back since. */
     if (atomic_load_explicit(&context->free_unsure, memory_order_relaxed))
-        make_sure(context);
+        device_free_look(context);
     return is_low(context);
 }

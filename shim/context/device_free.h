@@ -16,8 +16,9 @@
 
 struct context;
 
-/* Ask the driver, on a thread on which the context is current. */
+/* Ask the driver, on a thread on which the context is current; or enter it first, but not while a stream captures. */
 void device_free_ask(const struct context *context);
+void device_free_look(struct context *context);
 
 /* A segment goes back to the driver, or, less, turns out to have been there. */
 void device_free_more(const struct context *context, size_t size);

@@ -267,7 +267,7 @@ MUTANTS = [
     Mutant("where ranks agree: the reserve depends on the device", ["api / Alike"], [
         ("device_free_is_scarce(context)) && !nccl_ranks_agree();", "device_free_is_scarce(context));")]),
     Mutant("where ranks agree: what goes back depends on time", ["api / Alike"], [
-        ("if (age && context_defers(context) && !nccl_ranks_agree()) {", "if (age && atomic_load(&context->defers)) {")]),
+        ("if (age && context_defers(context) && !nccl_ranks_agree())", "if (age && atomic_load(&context->defers))")]),
     Mutant("where ranks agree: a growing pool hands back", ["api / Alike"], [
         (".excess_min = idle_bound(EXCESS_MIN, as->defers, backend),", ".excess_min = as->defers ? EXCESS_MIN : SIZE_MAX / 2,")]),
     Mutant("where ranks agree: there is a bound", ["api / Alike"], [

@@ -17,6 +17,12 @@ MUTANTS = [
         ("if (!result && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) device_free_taken(size);", "")]),
     Mutant("the reserve does not know of other contexts' memory", ["crowd auto"], [
         ("atomic_store_explicit(&other->device_free, free, memory_order_relaxed);", "if (other == context) atomic_store_explicit(&other->device_free, free, memory_order_relaxed);")]),
+    Mutant("a tick gives back no more on a full device", ["decay", "shim_memory"], [
+        (".why = scarce ? \"reserve\" : \"decay\", .age = scarce ? 0 : age};", ".why = \"decay\", .age = age};")]),
+    Mutant("a tick does not ask how much is left", ["shim_memory"], [
+        ("if (stats.idle) device_free_look(context);", "")]),
+    Mutant("a tick asks how much is left though nothing is idle", ["shim_memory"], [
+        ("if (stats.idle) device_free_look(context);", "device_free_look(context);")]),
     Mutant("the reserve is made of memory that another device lacks", ["shim_memory"], [
         ("if (atomic_load_explicit(&context->free_unsure, memory_order_relaxed))", "if (0)")]),
     Mutant("the driver is asked at each free on a full device", ["shim_memory"], [

@@ -240,6 +240,20 @@ POOL_CASE(test_scarce_free_gives_idle_segment_back_at_once)
     assert_int_equal(env->fake->in_use, 8 * MIB);
 }
 
+POOL_CASE(test_scarce_tick_gives_all_idle_segments_back)
+{
+    release(alloc(env->pool, 8 * MIB));
+    assert_int_equal(pool_decay(env->pool, 7), 0);
+    env->fake->scarce = true;
+    fake_events_clear(env->fake);
+    env->fake->frozen = true;
+    assert_int_equal(pool_decay(env->pool, 7), 0);
+    env->fake->frozen = false;
+    assert_int_equal(pool_decay(env->pool, 7), 8 * MIB);
+    assert_string_equal(fake_event_of(env->fake, FAKE_TRIM, 0)->why, "reserve");
+    assert_sound(env->pool, env->fake);
+}
+
 POOL_CASE(test_scarce_free_gives_back_what_was_idle_before)
 {
     const uint64_t a = alloc(env->pool, 512), b = alloc(env->pool, 512);

@@ -240,6 +240,26 @@ ISOLATED_CASE(test_decay, .environment = ORDERED)
 }
 ISOLATED_AGAIN(test_decay, agree, .environment = ORDERED " CUPOOL_BACKEND=nccl", .row = "agree")
 
+/* The rest may have been taken unseen, so the driver is asked at each tick, if there is memory to give back. */
+READY_CASE(test_decay_of_a_full_device, .environment = ORDERED)
+{
+    const uint64_t addr = block(context, 3 * MIB), kept = block(context, 5 * MIB);
+
+    fake.free = FAKE_CAPACITY / 2;
+    fake.scripts[FN(cuMemGetInfo_v2)].calls = 0;
+    context_decay_all(7);
+    assert_int_equal(fake_calls(FN(cuMemGetInfo_v2)), 0);
+    assert_int_equal(pool_free(addr) + pool_free_later(kept), 0);
+    context_decay_all(7);
+    assert_int_equal(context->given, 0);
+    fake.free = FAKE_CAPACITY / 128 - 1;
+    context_decay_all(7);
+    assert_int_equal(context->given, 10 * MIB);
+    context_decay_all(7);
+    assert_int_equal(context->arrived, context->given);
+    assert_int_equal(fake_calls(FN(cuMemGetInfo_v2)), 2);
+}
+
 READY_CASE(test_decay_waits, .environment = ORDERED)
 {
     const uint64_t addr = block(context, 3 * MIB);
