@@ -9,6 +9,7 @@
 #include "context/capture_gate.h"
 #include "context/context_state.h"
 #include "context/enter.h"
+#include "context/own_stream.h"
 #include "context/registry.h"
 #include "context/vmm_memory.h"
 #include "context/wait_context.h"
@@ -16,6 +17,8 @@
 
 /* The longest wait for memory that a thread has waited for in vain before, in nanoseconds. */
 #define ARRIVALS_AGAIN_NS 30000000u
+/* The wait does not depend on who frees. */
+#define WHOEVER_FREES UINT64_MAX
 
 /* How often released memory has become available at a driver. */
 static atomic_uint arrivals;
@@ -42,23 +45,38 @@ struct wanted {
     unsigned int most; /* segments of virtual memory at a time */
 };
 
-/* CUDA_SUCCESS: all that is wanted can arrive. Virtual memory whose work is over has gone, or the most of it. */
+/* CUDA_SUCCESS: all that is wanted has arrived. Virtual memory whose work is over has gone, or the most of it. */
 static CUresult look(struct context *context, const struct wanted *wanted)
 {
     const CUresult departing = vmm_memory_collect(context, wanted->most);
 
     if (atomic_load(&context->departures.gone) < wanted->put)
         return departing ? departing : CUDA_ERROR_NOT_READY;
-    return atomic_load(&context->arrived) < wanted->given ? context->driver->cuStreamQuery(context->stream)
-                                                          : CUDA_SUCCESS;
+    return atomic_load(&context->arrived) < wanted->given ? own_stream_sync_idle(context) : CUDA_SUCCESS;
 }
 
-static bool collect(struct context *context, uint64_t patience_ns, unsigned int most)
+/*
+ * Another thread that frees while this one waits for its own frees puts memory on the stream behind work that it has
+ * launched since, and the stream is idle only after that work, which may wait for this thread. Natively that launch
+ * would wait for this thread's free. From then on others_ns nanoseconds are left.
+ */
+static void others_come(const struct context *context, uint64_t *others_ns, uint64_t *limit)
+{
+    uint64_t end;
+
+    if (*others_ns == WHOEVER_FREES || order_is_own(context))
+        return;
+    end = now_ns() + *others_ns;
+    *limit = end < *limit ? end : *limit;
+    *others_ns = WHOEVER_FREES;
+}
+
+static bool collect(struct context *context, uint64_t patience_ns, uint64_t others_ns, unsigned int most)
 {
     const struct real_driver *driver = context->driver;
     const struct wanted wanted = {atomic_load(&context->given), atomic_load(&context->departures.put), most};
-    const uint64_t limit = patience_ns ? now_ns() + patience_ns : 0, gone = atomic_load(&context->departures.gone);
-    uint64_t arrived = atomic_load(&context->arrived);
+    const uint64_t gone = atomic_load(&context->departures.gone);
+    uint64_t arrived = atomic_load(&context->arrived), limit = patience_ns ? now_ns() + patience_ns : 0;
     CUresult result = CUDA_ERROR_NOT_READY;
     struct visit visit;
     bool done = false;
@@ -68,13 +86,15 @@ static bool collect(struct context *context, uint64_t patience_ns, unsigned int 
     /* The thread is in relaxed mode, so a capture elsewhere is not disturbed. */
     if (!context_enter(context, &visit) && (visit.relaxed || !capture_active_now())) {
         for (unsigned int i = 0; (result = look(context, &wanted)) == CUDA_ERROR_NOT_READY; i++) {
+            others_come(context, &others_ns, &limit);
             if (!limit || now_ns() >= limit || !context_stays(context))
                 break;
             lock_relax(i);
         }
         /* If the stream cannot be queried, synchronise it, provided that the caller is ready to wait. */
-        done = arrived < wanted.given && (result == CUDA_SUCCESS || (result != CUDA_ERROR_NOT_READY && limit)) &&
-               driver->cuStreamSynchronize(context->stream) == CUDA_SUCCESS;
+        done = arrived < wanted.given &&
+               (result == CUDA_SUCCESS || (result != CUDA_ERROR_NOT_READY && limit &&
+                                           driver->cuStreamSynchronize(context->stream) == CUDA_SUCCESS));
     }
     context_leave(context, &visit);
     while (done && arrived < wanted.given && !atomic_compare_exchange_weak(&context->arrived, &arrived, wanted.given))
@@ -87,12 +107,12 @@ static bool collect(struct context *context, uint64_t patience_ns, unsigned int 
 
 bool arrivals_collect(struct context *context, uint64_t patience_ns)
 {
-    return collect(context, patience_ns, UINT_MAX);
+    return collect(context, patience_ns, WHOEVER_FREES, UINT_MAX);
 }
 
 bool arrivals_collect_one(struct context *context)
 {
-    return collect(context, 0, 1);
+    return collect(context, 0, WHOEVER_FREES, 1);
 }
 
 bool arrivals_collect_own(struct context *context, uint64_t others_ns)
@@ -106,7 +126,7 @@ bool arrivals_collect_own(struct context *context, uint64_t others_ns)
     if (atomic_load(gave_up) == given && patience > ARRIVALS_AGAIN_NS)
         patience = ARRIVALS_AGAIN_NS;
     limit = now_ns() + patience;
-    any = arrivals_collect(context, patience);
+    any = collect(context, patience, is_own ? others_ns : WHOEVER_FREES, UINT_MAX);
     if (!any && patience && now_ns() >= limit) /* not if the stream could not be queried, during a capture */
         atomic_store(gave_up, given);
     return any;

@@ -35,8 +35,8 @@ void context_arrived(void);
 bool arrivals_collect(struct context *context, uint64_t patience_ns);
 /* As arrivals_collect without patience, but at most one segment of virtual memory. */
 bool arrivals_collect_one(struct context *context);
-/* As arrivals_collect, polling for ARRIVALS_OWN_NS if this thread has made the last free, and for others_ns otherwise.
- * Memory that a thread has waited for in vain is waited for only briefly. */
+/* As arrivals_collect, polling for ARRIVALS_OWN_NS while this thread's free is the last one, and for others_ns
+ * otherwise. Memory that a thread has waited for in vain is waited for only briefly. */
 bool arrivals_collect_own(struct context *context, uint64_t others_ns);
 /* Bytes that have been given back and have not arrived at the driver yet. */
 size_t arrivals_outstanding(const struct context *context);

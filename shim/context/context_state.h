@@ -102,6 +102,8 @@ struct context {
                                     device_free.c */
     atomic_bool free_unsure;     /* there may be more */
     _Atomic(CUstream) stream;    /* our own stream, for fills and for freeing segments; NULL: not created yet */
+    atomic_uint streaming;       /* threads that are putting work on stream */
+    atomic_uint syncing;         /* threads that are synchronising it, because it is idle */
     atomic_bool defers;          /* segments go back with cuMemFreeAsync on stream */
     bool maps;                   /* the driver and the device have virtual memory calls */
     struct departures departures;

@@ -61,10 +61,12 @@ static bool put(struct context *context, uint64_t addr, size_t size)
      * meanwhile. cuMemFreeAsync on our own stream does neither: the stream waits only for the work that the frees have
      * ordered, and the memory arrives when a thread synchronises the stream.
      */
-    if (can_defer && free_through(driver, addr, stream)) {
+    own_stream_busy_begin(context);
+    arrives_later = can_defer && free_through(driver, addr, stream);
+    if (arrives_later)
         atomic_fetch_add(&context->given, size);
-        arrives_later = true;
-    } else {
+    own_stream_busy_end(context);
+    if (!arrives_later) {
         /* Also after an error of context_enter: the address alone names the memory. */
         if (can_defer)
             atomic_store(&context->defers, false);

@@ -6,6 +6,7 @@
 
 #include "base/conf.h"
 #include "base/log.h"
+#include "clock.h"
 #include "context/capture_gate.h"
 #include "context/context_state.h"
 #include "context/enter.h"
@@ -13,6 +14,7 @@
 #include "context/pins.h"
 #include "context/registry.h"
 #include "context/wait_context.h"
+#include "lock.h"
 
 /* The stream for our own work in a context that has been entered; NULL: it cannot be made. */
 CUstream own_stream(struct context *context)
@@ -24,6 +26,43 @@ CUstream own_stream(struct context *context)
         return stream;
     /* Another thread's stream came first: ours stays unused until the context ends. */
     return atomic_compare_exchange_strong(&context->stream, &stream, made) ? made : stream;
+}
+
+/* A thread that is about to put work on the stream waits so long, in nanoseconds, for those that synchronise it. They
+ * wait for no work. */
+#define SYNCING_WAIT_NS 300000000u
+
+void own_stream_busy_begin(struct context *context)
+{
+    uint64_t limit = 0;
+
+    for (unsigned int i = 0;; i++) {
+        atomic_fetch_add(&context->streaming, 1);
+        if (!atomic_load(&context->syncing) || (limit && now_ns() >= limit))
+            return;
+        atomic_fetch_sub(&context->streaming, 1);
+        limit = limit ? limit : now_ns() + SYNCING_WAIT_NS;
+        lock_relax(i);
+    }
+}
+
+void own_stream_busy_end(struct context *context)
+{
+    atomic_fetch_sub(&context->streaming, 1);
+}
+
+CUresult own_stream_sync_idle(struct context *context)
+{
+    const CUstream stream = atomic_load(&context->stream);
+    CUresult result = CUDA_ERROR_NOT_READY;
+
+    atomic_fetch_add(&context->syncing, 1);
+    if (!atomic_load(&context->streaming))
+        result = context->driver->cuStreamQuery(stream);
+    if (!result)
+        result = context->driver->cuStreamSynchronize(stream);
+    atomic_fetch_sub(&context->syncing, 1);
+    return result;
 }
 
 static int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh)
@@ -39,10 +78,12 @@ static int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool 
         return 0;
     result = context_enter(context, &visit);
     stream = result ? NULL : own_stream(context);
+    own_stream_busy_begin(context);
     if (stream && context->driver->cuMemsetD8Async && context->driver->cuStreamSynchronize)
         result = context->driver->cuMemsetD8Async(addr, fill == FILL_NATIVE ? 0 : (unsigned char)fill, size, stream);
     else
         result = CUDA_ERROR_NOT_SUPPORTED;
+    own_stream_busy_end(context);
     context_leave(context, &visit);
     if (result)
         log_once(LOG_WARN, "memory could not be filled (error %d); it is kept back", (int)result);

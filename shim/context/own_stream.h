@@ -22,6 +22,13 @@ struct context;
 /* The stream, of a context that has been entered; NULL: it cannot be made. */
 CUstream own_stream(struct context *context);
 
+/* Around a call that puts work on the stream: meanwhile no thread finds the stream idle and synchronises it, which
+ * would make it wait for this work. */
+void own_stream_busy_begin(struct context *context);
+void own_stream_busy_end(struct context *context);
+/* Synchronise the stream if it is idle. CUDA_ERROR_NOT_READY: it is not. */
+CUresult own_stream_sync_idle(struct context *context);
+
 /* The order of a context's pool with CUPOOL_FILL: as order_ops, and blocks are filled before they are handed out. */
 extern const struct pool_order_ops order_filling_ops;
 

@@ -144,16 +144,21 @@ static void slots_wait(struct context *context, bool others)
         batch_wait(context, atomic_load(&combiner->done), limit);
 }
 
+bool order_is_own(const struct context *context)
+{
+    const unsigned int last = atomic_load(&context->slots[SLOT_COMBINER].user);
+
+    return !last || last == order_thread();
+}
+
 bool order_wait_own(struct context *context)
 {
     struct visit visit;
-    unsigned int last;
 
     if (!context_enter(context, &visit))
         slots_wait(context, /* others: */ false);
     context_leave(context, &visit);
-    last = atomic_load(&context->slots[SLOT_COMBINER].user);
-    return !last || last == order_thread();
+    return order_is_own(context);
 }
 
 bool context_wait_frees(int device, bool others)

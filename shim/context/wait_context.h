@@ -20,8 +20,10 @@ struct context;
  * ASK_NS at least. False: the work has not ended, a stream captures for a second or until limit, or the driver lacks
  * the calls. */
 bool order_wait_until(struct context *context, uint64_t limit);
-/* Wait on the host for the work before this thread's last free, as that free natively would have. True: no other thread
- * has ordered a free since, so all work that our own stream waits for has ended, too. */
+/* True: no other thread has ordered a free since this thread's last one. */
+bool order_is_own(const struct context *context);
+/* Wait on the host for the work before this thread's last free, as that free natively would have. True: order_is_own,
+ * so all work that our own stream waits for has ended, too. */
 bool order_wait_own(struct context *context);
 
 /*

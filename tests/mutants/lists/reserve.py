@@ -23,6 +23,14 @@ MUTANTS = [
         ("if (stats.idle) device_free_look(context);", "")]),
     Mutant("a tick asks how much is left though nothing is idle", ["shim_memory"], [
         ("if (stats.idle) device_free_look(context);", "device_free_look(context);")]),
+    Mutant("one's own frees are waited for although another thread has freed since", ["shim_segments"], [
+        ("others_come(context, &others_ns, &limit);", "")]),
+    Mutant("the stream is synchronised although another thread puts work on it", ["shim_segments"], [
+        ("if (!atomic_load(&context->streaming)) result", "result")]),
+    Mutant("work is put on the stream while it is synchronised", ["shim_segments"], [
+        ("if (!atomic_load(&context->syncing) ||", "if (true ||")]),
+    Mutant("a thread waits for ever for those that synchronise the stream", ["shim_segments"], [
+        ("(limit && now_ns() >= limit)) return;", "false) return;")]),
     Mutant("the reserve is made of memory that another device lacks", ["shim_memory"], [
         ("if (atomic_load_explicit(&context->free_unsure, memory_order_relaxed))", "if (0)")]),
     Mutant("the driver is asked at each free on a full device", ["shim_memory"], [

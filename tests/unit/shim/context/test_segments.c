@@ -2,6 +2,7 @@
 /* test_segments.c - shim/context/segment_driver.c: where segments come from, how they go back through a stream of our
  * own, and how long their arrival is waited for. */
 
+#include "context/own_stream.h"
 #include "ready.h"
 
 #define FIRST   UINT64_C(0x7f0000000000) /* the first allocation */
@@ -355,6 +356,54 @@ ISOLATED_CASE(test_reclaim, .environment = ORDERED)
     fake.streams[0].over = 60000;
     segment_ops.reclaim(context);
     assert_int_equal(context->arrived, SEGMENT);
+}
+
+static void other_frees(void *arg)
+{
+    stream_moves(&moves);
+    if (fake.relaxes == 8)
+        elsewhere(free_one, arg);
+}
+
+/* Another thread frees meanwhile: its work, which this thread's free natively would hold up, is on the stream then. */
+ISOLATED_CASE(test_reclaim_until_others_come, .environment = ORDERED)
+{
+    struct context *context = with_gone(60000);
+    uint64_t start = now();
+
+    fake.relaxes = 0;
+    fake.relax = other_frees;
+    fake.relax_arg = context;
+    segment_ops.reclaim(context);
+    assert_int_equal(now() - start, 8 * MS);
+    free_one(context);
+    fake.relaxes = 0;
+    start = now();
+    segment_ops.collect(context); /* as for memory of others from then on */
+    assert_int_equal(now() - start, 8 * MS + 300 * MS);
+}
+
+/* A thread that is about to put work on the stream has to be through before the stream is synchronised, and waits for
+ * those who do that, but not for ever. */
+ISOLATED_CASE(test_nobody_synchronises_others_work, .environment = ORDERED)
+{
+    struct context *context = with_gone(0);
+    uint64_t start;
+
+    own_stream_busy_begin(context);
+    device_collect(0);
+    assert_int_equal(context->arrived, 0);
+    own_stream_busy_end(context);
+    device_collect(0);
+    assert_int_equal(context->arrived, SEGMENT);
+    atomic_store(&context->syncing, 1);
+    start = now();
+    own_stream_busy_begin(context);
+    assert_int_equal(now() - start, 300 * MS);
+    assert_int_equal(context->streaming, 1);
+    own_stream_busy_end(context);
+    assert_int_equal(context->streaming, 0);
+    atomic_store(&context->syncing, 0);
 }
 
 ISOLATED_CASE(test_collect_refused, .environment = ORDERED)
