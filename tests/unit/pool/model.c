@@ -296,7 +296,8 @@ static size_t decayed(const struct model *model, unsigned int age)
     for (size_t i = 0; i < FAKE_UNITS && !model->fake->frozen; i++) {
         const struct fake_segment *segment = &model->fake->segments[i];
 
-        if (segment->size && !segment->blocks && (segment->withdrawn || model->clock - segment->idle_since >= age))
+        if (segment->size && !segment->blocks &&
+            (segment->withdrawn || model->fake->scarce || model->clock - segment->idle_since >= age))
             bytes += segment->size;
     }
     return bytes;
