@@ -112,8 +112,7 @@ enum serve_verdict serve_alloc(size_t size, const void *caller, bool by_runtime,
 
 bool serve_would_pool(const void *caller)
 {
-    return !process_is_passive() && process_state_get() == PROCESS_ACTIVE &&
-           !caller_is_outside(caller_of(serve_caller(caller)));
+    return !process_is_passive() && !caller_is_outside(caller_of(serve_caller(caller)));
 }
 
 void serve_bypassed(uint64_t addr, size_t size, const void *caller)

@@ -47,8 +47,7 @@ uint64_t serve_release(int device, const char *why);
 /* Serve a request of size bytes. caller: the return address of the exported function. by_runtime: it is the runtime's
  * function, whose first request in a context goes on to the runtime (context_begin). */
 enum serve_verdict serve_alloc(size_t size, const void *caller, bool by_runtime, uint64_t *ret_addr);
-/* A bypassed call was refused. True if the pool serves such callers and has begun: then the failure is worth a report.
- * Nothing is started for requests that only concern the driver. */
+/* A bypassed call was refused. True if the pool serves such callers, and so has begun: that is worth a report. */
 bool serve_would_pool(const void *caller);
 /* A bypassed call has got memory from the driver. */
 void serve_bypassed(uint64_t addr, size_t size, const void *caller);
