@@ -26,7 +26,7 @@ MACHINES: "list[tuple[dict[str, str], list[Path], list[str], list[str]]]" = [
                        rf"cudart +{SIM}/libcudart\.so\.13, 13\.0", rf"NCCL +{NCCL}/libnccl\.so\.2, 2\.28\.9",
                        r"hooks +driver: all \d+ functions that cupool intercepts are there", r"hooks +NCCL: \d+ of \d+ .*; not \w+, .* more",
                        r"policies +auto, ordered, strict, relaxed", r"backends +cuda, nccl, vmm", r"register +possible, symmetric windows too; .*",
-                       r"limit +address space.*: (\d+|unlimited)", r"limit +processors for this process: \d+"], [r"GPU +2"]),
+                       r"limit +address space.*: (\d+|unlimited)", r"limit +processors for this process: \d+"], [r"GPU +2", r"GPU +none"]),
     ({"SIMGPU_DEVICES": "1", "SIMGPU_MEMORY": "141G", "SIMGPU_NAME": "NVIDIA H200 MIG 1g.18gb"}, [SIM],
      [r"GPU +0: NVIDIA H200 MIG 1g\.18gb, 141\.0 GiB, .*"], [r"GPU +1"]),
     ({"SIMGPU_DRIVER_VERSION": "12040"}, [SIM], [r"driver +.*, for CUDA 12\.4", r"policies +strict alone: the others need a driver for CUDA 12\.5 or later"], []),
@@ -59,7 +59,11 @@ class Info(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             for source in ("int unused;", "int cuInit(unsigned flags) { return 0; }"):
                 subprocess.run(["cc", "-shared", "-fPIC", "-o", f"{folder}/libcuda.so.1", "-xc", "-"], input=source, text=True, check=True)
-                self.assertRegex(self.info(path=[Path(folder)]).stdout, r"(?m)^GPU +none: this libcuda is a stub, to link with$")
+                out = self.info(path=[Path(folder)]).stdout
+                self.assertRegex(out, r"(?m)^GPU +none: this libcuda is a stub, to link with$")
+            # It is asked for every function that a whole driver is asked for.
+            known = re.findall(r"(?m)^hooks +driver: all (\d+) functions", self.info(path=[SIM]).stdout)
+            self.assertEqual(known, re.findall(r"(?m)^hooks +driver: \d of (\d+) functions", out))
 
     def test_no_nccl(self) -> None:
         """The machine may have one; the loader stops at a file that is none."""
@@ -133,7 +137,10 @@ class Info(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (2, "cupool-info: standard output: not all of it could be written\n"))
 
     def test_rows_of_the_manual(self) -> None:
-        self.assertIn('.TP\n.BR CUPOOL_FREE " (auto | ordered | strict | relaxed; default: auto)"\n', self.info("--man").stdout)
+        out = self.info("--man").stdout
+        self.assertIn('.TP\n.BR CUPOOL_FREE " (auto | ordered | strict | relaxed; default: auto)"\n', out)
+        self.assertIn("libcupool\\-nccl.so", out)
+        self.assertNotIn("\\e", out)
 
     def test_accepts(self) -> None:
         for assignment, status, printed in (("CUPOOL_FREE=strict", 0, ""), ("CUPOOL_FREE=x", 1, "auto | ordered | strict | relaxed\n"), ("CUPOOL_NONE=1", 2, ""),
