@@ -74,4 +74,10 @@ MUTANTS = [
         ("if (started && len && *data == '\\n')", "if (started && *data == '\\n')")]),
     Mutant("trace: descriptor 0 is none", ["shim_trace"], [
         ("return trace.fd >= 0 ? trace.path : NULL;", "return trace.fd > 0 ? trace.path : NULL;")]),
+    Mutant("the look at the clock leaves descriptor 0 open", ["shim_trace"], [("if (fd >= 0) {", "if (fd >= 1) {", "counter_counts")]),
+    Mutant("the look at the clock leaves its descriptor open", ["shim_trace"], [("close(fd);", "", "counter_counts")]),
+    Mutant("a full ring without a file is waited for", ["shim_trace"], [("while (!record && more &&", "while (!record &&")]),
+    Mutant("all events are frequent ones", ["shim_trace", "gaps"], [("if (event->frequent || event->segment)", "if (true)")]),
+    Mutant("nothing is said of part of a header that stays", ["shim_trace"], [
+        ("log_write(LOG_WARN, \"%.300s has part of a header and is no trace\", trace.path);", ";")]),
 ]

@@ -92,7 +92,7 @@ struct fake {
     _Atomic(uint64_t) ns;
     uint64_t step;       /* how far the clock goes with each look at it */
     uint64_t relax_step; /* and while someone waits */
-    unsigned int relaxes;
+    atomic_uint relaxes;
     void (*relax)(void *arg); /* runs each time that the library looks again; NULL: nothing */
     void *relax_arg;
     unsigned int opened, clocks; /* calls of trace_open, background_start */
@@ -117,6 +117,7 @@ struct fake {
     unsigned int writes_interrupted; /* so many write nothing, because of a signal */
     unsigned int writes_short;       /* so many write all but the last byte, and the next one nothing */
     bool disk_full;
+    bool append_only;             /* files cannot be made shorter */
     const struct real_nccl *nccl; /* NULL: none is loaded */
     bool registers;               /* memory is registered with NCCL, says the library */
     void *next_of[REAL_COUNT];    /* what is behind each exported function */

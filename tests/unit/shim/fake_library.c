@@ -264,6 +264,21 @@ WRAPPED(ssize_t, write, (int fd, const void *data, size_t len))
     return -1;
 }
 
+WRAPPED(ssize_t, pwrite64, (int fd, const void *data, size_t len, off_t at))
+{
+    if (!fake.writes_interrupted)
+        return __real_pwrite64(fd, data, len, at);
+    fake.writes_interrupted--;
+    errno = EINTR;
+    return -1;
+}
+
+WRAPPED(int, ftruncate64, (int fd, off_t length))
+{
+    errno = EPERM;
+    return fake.append_only ? -1 : __real_ftruncate64(fd, length);
+}
+
 WRAPPED(int, flock, (int fd, int operation))
 {
     const char *const from = fake.renames[0];

@@ -7,6 +7,7 @@
 #include "context/capture_gate.h"
 #include "context/ipc_table.h"
 #include "context/room.h"
+#include "cupool.h"
 #include "exports/memory.h"
 #include "isolated.h"
 #include "nccl/comms.h"
@@ -264,4 +265,73 @@ ISOLATED_CASE(test_abort)
     nccl_comm_ends((ncclComm_t)(void *)comm, NCCL_END_SILENT);
     nccl_comm_ended((ncclComm_t)(void *)comm, NCCL_END_SILENT, ncclInvalidArgument);
     assert_int_equal(nccl_reg_comm_get(nccl_registry(), comm, &got), -ENOENT);
+}
+
+/* --- the functions of cupool.h --- */
+
+/* A device that cannot be is an error of the caller's, before anything else is looked at. */
+ISOLATED_CASE(test_no_such_device, .environment = ORDERED)
+{
+    for (unsigned int i = 0; i < 2; i++) {
+        const int device = i ? DEVICES_MAX : -1;
+
+        assert_int_equal(cupool_lib_pause(device, CUPOOL_KEEP), -EINVAL);
+        assert_int_equal(cupool_lib_resume(device), -EINVAL);
+    }
+    assert_int_equal(cupool_lib_resume(DEVICES_MAX - 1), -EAGAIN);
+}
+
+/* The counters of a context that cannot be made to stay are not read: it may be about to end. */
+ISOLATED_CASE(test_counters_of_a_context_that_may_end, .environment = ORDERED)
+{
+    struct cupool_stats stats = {.size = sizeof(stats)};
+    struct context *context;
+    uint64_t addr;
+
+    fake_start();
+    context = context_current(&fake.driver);
+    assert_int_equal(pool_alloc(context->pool, MIB, &addr), 0);
+    for (unsigned int i = 1; i < PINS_MAX; i++)
+        assert_true(context_pin(context));
+    assert_int_equal(cupool_lib_stats_get(0, &stats), 0);
+    assert_int_equal(stats.allocs, 0);
+    context_unpin(context);
+    assert_int_equal(cupool_lib_stats_get(0, &stats), 0);
+    assert_int_equal(stats.allocs, 1);
+}
+
+/* --- memory that has no handle --- */
+
+ISOLATED_CASE(test_no_handle, .environment = ORDERED " CUPOOL_REGISTER=0")
+{
+    struct context *context;
+    CUipcMemHandle handle;
+    uint64_t addr;
+
+    fake_start();
+    context = context_current(&fake.driver);
+    result = CUDA_ERROR_INVALID_VALUE;
+    fake.next_of[REAL_cuIpcGetMemHandle] = (void *)next_ok;
+    assert_int_equal(pool_alloc(context->pool, 3 * MIB, &addr), 0);
+    assert_int_equal(cuIpcGetMemHandle(&handle, addr), result);
+    assert_null(strstr(fake.said, "has none"));
+    pool_kind_set(context->pool, BACKEND_NCCL, 0, 0);
+    assert_int_equal(cuIpcGetMemHandle(&handle, addr), result);
+    assert_non_null(strstr(fake.said, ": memory of CUPOOL_BACKEND=nccl has none"));
+}
+
+/* In a call of the library's own a free on a stream is the driver's, which is asked nothing before. */
+ISOLATED_CASE(test_later_inside, .environment = ORDERED)
+{
+    struct context *context;
+    uint64_t addr;
+
+    fake_start();
+    context = context_current(&fake.driver);
+    assert_int_equal(pool_alloc(context->pool, MIB, &addr), 0);
+    fake_fail(FN(cuStreamGetCtx), CUDA_ERROR_INVALID_HANDLE, 1);
+    process_bypass_begin();
+    assert_int_equal(serve_free_later(addr, fake_stream(0, 0)), SERVE_FORWARD);
+    process_bypass_end();
+    assert_int_equal(serve_free_later(addr, fake_stream(0, 0)), SERVE_NOWHERE);
 }

@@ -3,6 +3,7 @@
  * the report at exit leaves no lock held, and that what is known stays known where there is no memory. The words of the
  * report are tested under the preload: tests/e2e/test_contents.py. */
 
+#include "context/room.h"
 #include "isolated.h"
 #include "report/guard.h"
 #include "serve/serve.h"
@@ -44,6 +45,83 @@ ISOLATED_CASE(test_table, .environment = "CUPOOL_DEBUG=1")
             assert_int_equal(size, sizes[of]);
         }
     }
+}
+
+static void waits(void *arg)
+{
+    fake.relaxes = 0; /* there are threads that wait for each other */
+    sched_yield();
+}
+
+/* Threads take and give back blocks of their own, all at the same time: each finds its own. */
+#define THREADS 4u
+
+static void *takes_and_gives(void *arg)
+{
+    const uint64_t base = (uint64_t)(uintptr_t)arg << 32;
+
+    for (unsigned int turn = 0; turn < 4000; turn++) {
+        for (unsigned int i = 1; i <= 500; i++)
+            guard_alloc(NULL, base + i * 512, i, NULL);
+        for (unsigned int i = 1; i <= 500; i++) {
+            size_t size = 0;
+
+            guard_block_size(base + i * 512, &size);
+            assert_int_equal(size, i);
+            guard_free(base + i * 512, /* may_wait: */ true);
+        }
+    }
+    return NULL;
+}
+
+ISOLATED_CASE(test_threads, .environment = "CUPOOL_DEBUG=1")
+{
+    pthread_t threads[THREADS];
+
+    started();
+    fake.relax = waits;
+    for (uintptr_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, takes_and_gives, (void *)(i + 1)), 0); /* NOLINT: a number */
+    for (unsigned int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+}
+
+/* A context that has gone takes nothing of the others with it: their guard bytes are still read. */
+ISOLATED_CASE(test_context_gone, .environment = "CUPOOL_DEBUG=guard")
+{
+    struct context *of[2];
+
+    started();
+    for (unsigned int i = 0; i < 2; i++) {
+        fake_current(fake_context(i));
+        of[i] = context_current(&fake.driver);
+        guard_alloc(of[i], (i + 1) * MIB, 100, NULL);
+    }
+    guard_context_gone(of[0]);
+    guard_free(MIB, /* may_wait: */ true);
+    assert_int_equal(fake_calls(FN(cuMemcpyDtoHAsync_v2)), 0);
+    guard_free(2 * MIB, /* may_wait: */ true);
+    assert_int_equal(fake_calls(FN(cuMemcpyDtoHAsync_v2)), 1);
+}
+
+static void recorded_look(void)
+{
+    if (fake_calls(FN(cuCtxRecordEvent)) != 1)
+        _exit(1);
+}
+
+/* Where a context cannot be waited for at exit, that is tried once, not for each of its blocks. */
+ISOLATED_CASE(test_no_wait_again, .environment = "CUPOOL_DEBUG=guard")
+{
+    struct context *context;
+
+    atexit(recorded_look); /* behind the report */
+    started();
+    context = context_current(&fake.driver);
+    for (unsigned int i = 1; i <= 5; i++)
+        guard_alloc(context, i * MIB, 100, NULL);
+    assert_int_equal(fake_calls(FN(cuCtxRecordEvent)), 0);
+    fake_fail(FN(cuCtxRecordEvent), CUDA_ERROR_UNKNOWN, 5);
 }
 
 ISOLATED_CASE(test_padded, .environment = "CUPOOL_DEBUG=guard")

@@ -29,6 +29,7 @@
 
 void __real_trace_open(void);
 void __real_trace_event(const char *name, const char *format, ...);
+void __real_trace_frequent(const char *name, const char *format, ...);
 
 ISOLATED_CASE(test_rate)
 {
@@ -327,6 +328,70 @@ ISOLATED_CASE(test_full_ring, .environment = "CUPOOL_TRACE_EVENTS=segment,alloc"
     assert_int_equal(records, count);
     assert_int_equal(ends, 1);
     assert_int_equal(unlink(path) | rmdir(folder), 0);
+}
+
+/* Where no file is open, the thread that finds the ring full loses its records; it does not wait for room. */
+ISOLATED_CASE(test_full_ring_without_a_file, .environment = "CUPOOL_TRACE_EVENTS=segment,alloc")
+{
+    fake_start();
+    records_start(0);
+    for (unsigned int i = 0; i < 20000; i++)
+        trace_block(TRACE_BLOCK_ALLOC, &(struct trace_block){.addr = 512 * i, .size = 512, .block = 512});
+}
+
+/* Behind the limit of the file frequent events are left out, and others are still written. */
+ISOLATED_CASE(test_limit_is_for_frequent_events, .environment = "CUPOOL_TRACE_LIMIT=64K")
+{
+    char folder[] = "/tmp/cupool-test-XXXXXX", path[64], text[1 << 17] = "";
+    FILE *file;
+
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/t", folder);
+    setenv("CUPOOL_TRACE_FILE", path, 1);
+    fake_start();
+    __real_trace_open();
+    for (unsigned int i = 0; i < 2000; i++)
+        __real_trace_frequent("frequent", "\"n\":%u", i);
+    __real_trace_event("rare", "\"n\":1");
+    trace_close();
+    file = fopen(path, "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
+    fclose(file);
+    assert_null(strstr(text, "\"n\":1999}"));
+    assert_non_null(strstr(text, "\"e\":\"rare\""));
+    assert_int_equal(unlink(path) | rmdir(folder), 0);
+}
+
+/* A header that was written in part and cannot be taken away makes no trace. */
+ISOLATED_CASE(test_part_of_a_header)
+{
+    char folder[] = "/tmp/cupool-test-XXXXXX", path[64];
+
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/t", folder);
+    setenv("CUPOOL_TRACE_FILE", path, 1);
+    fake_start();
+    fake.disk_full = fake.append_only = true;
+    __real_trace_open();
+    assert_null(trace_path());
+    assert_non_null(strstr(fake.said, "/t has part of a header and is no trace"));
+    assert_int_equal(unlink(path) | rmdir(folder), 0);
+}
+
+/* The look at the system's clock leaves no descriptor open, whichever number it gets. */
+ISOLATED_CASE(test_clock_descriptor, .count = 2)
+{
+    int fd;
+
+    fake_start();
+    if (*state)
+        close(STDIN_FILENO);
+    fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0 && (fd == 0 || !*state));
+    close(fd);
+    records_start(0);
+    assert_int_equal(open("/dev/null", O_RDONLY | O_CLOEXEC), fd);
 }
 
 /* A program that has closed its standard input, with no descriptors but the low ones: its trace has number 0. */
