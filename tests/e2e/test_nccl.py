@@ -46,6 +46,12 @@ class Registered(Base):
                 self.assert_registered(run, own=6 * RANKS if scenario == "own" else 0)
         self.assertEqual(self.job("all", backend=None, register=None, plugin=True).reported("breaches"), 0)
 
+    def test_past_the_limit(self) -> None:
+        """Memory that NCCL has not made is registered on no rank or on all: a line says that it may matter."""
+        for backend, said in ("cuda", 0), ("nccl", 1):
+            run = self.job("all", backend, CUPOOL_LIMIT="1M")
+            self.assertEqual(run.done.err.count("bytes come from cudaMalloc, not from NCCL"), said)
+
     def test_an_end_beside_a_capture(self) -> None:
         """Nothing can be asked then, and waiting would have no limit: the registrations are left to NCCL, and the capture lives."""
         for backend in "cuda", "nccl", "vmm":

@@ -123,6 +123,9 @@ class Kept(Base):
         """The driver refuses its calls; the memory is not lost by them."""
         self.assertEqual(self.made(self.both("called_back"))[4:6], [0, 0])
 
+    def test_memory_that_the_program_retains_is_kept(self) -> None:
+        self.assertEqual(self.both("retained").counts["cuMemCreate"], 1)
+
     def test_exported_memory_is_not_kept(self) -> None:
         self.assertEqual(self.both("exported").counts["cuMemCreate"], 2)
 

@@ -467,6 +467,7 @@ int main(int argc, char **argv)
                  {"prepared", prepared},
                  {"captured", captured},
                  {"asks", asks},
+                 {"retained", retained},
                  {"errors", errors},
                  {"threads", threads},
                  {"forked", forked},

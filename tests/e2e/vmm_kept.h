@@ -42,6 +42,8 @@ void asked_from_within(void);
 CUmemGenericAllocationHandle nccl_shares(CUdeviceptr at);
 /* NCCL exports a buffer, which the program then gives up. */
 void exported_by_nccl(void);
+/* The program asks for a second reference, and gives it back before the memory. */
+void retained(void);
 /* New addresses where those are that the program has given up. */
 void at_its_addresses(void);
 /* A host function, where the driver refuses every call, asks about and frees what is kept. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* vmm_kept_random.c - a random program of correct calls: eight buffers that are taken and given up, also in part; and
- * four threads that take and give up buffers. */
+ * four threads that take and give up buffers. And a second reference to a buffer. */
 
 #include "vmm_kept.h"
 
@@ -212,4 +212,17 @@ void threads(void)
         pthread_create(&thread[i], NULL, one_thread, (void *)i); /* NOLINT(performance-no-int-to-ptr) */
     join_all(thread, 4);
     info();
+}
+
+void retained(void)
+{
+    CUmemGenericAllocationHandle again;
+
+    for (int round = 0; round < 3; round++) {
+        struct buffer b = take(UNIT);
+
+        OK(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)b.at)); /* NOLINT(performance-no-int-to-ptr) */
+        OK(cuMemRelease(again));
+        give(&b);
+    }
 }

@@ -86,7 +86,7 @@ static void fill_node(void)
     if (given.node_type == CU_GRAPH_NODE_TYPE_MEMCPY)
         given.node.memcpy.copyParams = given.copy_3d;
     else if (given.node_type == CU_GRAPH_NODE_TYPE_MEMSET)
-        given.node.memset.dst = given.to;
+        given.node.memset = (CUDA_MEMSET_NODE_PARAMS_v2){.dst = given.to, .pitch = 1, .elementSize = 1};
     else if (given.node_type == 14)
         memcpy(&given.node.memcpy, &batch, sizeof(batch));
 }

@@ -249,4 +249,16 @@ MUTANTS = [
         ("i < sizeof(rows) / sizeof(rows[0])", "i <= sizeof(rows) / sizeof(rows[0])")]),
     Mutant("api: registrations that fail are not counted", ["api / Beside.test_registrations_are_counted"], [
         ("to->nccl_failed = nccl.failed;", "")]),
+    Mutant("api: the counters of a context that may end are read", ["shim_refused"], [
+        ("context_stats_each(/* ending: */ false, add, &sum);", "context_stats_each(/* ending: */ true, add, &sum);")]),
+    Mutant("api: a device that cannot be is resumed", ["shim_refused"], [
+        ("if (device < 0 || device >= DEVICES_MAX) return -EINVAL;", "")]),
+    Mutant("api: a call leaves the errno of the system's calls", ["switch"], [("errno = call->error;", "", "call_end")]),
+    Mutant("ipc: nothing is said where memory has no handle", ["shim_refused"], [
+        ("else serve_ipc_refused(ptr);", "", "cuIpcGetMemHandle")]),
+    Mutant("a memset node is taken for a batch of copies", ["rows driver"], [
+        ("hazard_foreign_access(parameters->memset.dst, w->stream); break;",
+         "hazard_foreign_access(parameters->memset.dst, w->stream); __attribute__((fallthrough));")]),
+    Mutant("vmm: memory that the program retains is not kept", ["vmm_kept / Kept.test_memory_that_the_program_retains_is_kept"], [
+        ("if (!result && cache && caller_is_outside(caller_of(CALLER)))", "if (!result && cache)", "cuMemRetainAllocationHandle")]),
 ]

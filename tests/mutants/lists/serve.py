@@ -105,4 +105,8 @@ MUTANTS = [
         ("rc == -EINVAL ? SERVE_INVALID : rc == -ENOENT ? SERVE_FORWARD : SERVE_FAILED", "rc == -EINVAL ? SERVE_INVALID : SERVE_FORWARD")]),
     Mutant("ipc: the library does not start with an open", ["ipc_beside / Importer.test_an_open_comes_first"], [
         ("if (process_state_get() == PROCESS_NEW) process_start();", "", "serve_ipc_open")]),
+    Mutant("NCCL: nothing is said of memory that NCCL has not made", ["nccl / Registered.test_past_the_limit"], [
+        ("BACKEND_NCCL && !process_is_passive()", "BACKEND_NCCL && process_is_passive()")]),
+    Mutant("a free on a stream asks the driver in a call of the library's own", ["shim_refused"], [
+        ("process_is_passive() ? NULL : pool_of(addr);", "pool_of(addr);", "serve_free_later")]),
 ]
