@@ -104,6 +104,7 @@ struct fake {
     const char *renames[2];      /* before a lock another process gives the first file the second name, once */
     bool secure;                 /* the program is set-uid */
     bool no_memory;              /* of the host: for what is aligned, or zeroed */
+    void (*allocates)(void);     /* runs before memory is zeroed; NULL: nothing */
     unsigned int binds;          /* calls of mbind; the last one's node, counted from 1 */
     int bound;
     bool policy_hidden;    /* as in a container that forbids the question */

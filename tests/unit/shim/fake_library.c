@@ -229,6 +229,8 @@ WRAPPED(void *, aligned_alloc, (size_t alignment, size_t size))
 
 WRAPPED(void *, calloc, (size_t count, size_t size))
 {
+    if (fake.allocates)
+        fake.allocates();
     return fake.no_memory ? NULL : __real_calloc(count, size);
 }
 
