@@ -253,7 +253,6 @@ MUTANTS = [
         ("context_stats_each(/* ending: */ false, add, &sum);", "context_stats_each(/* ending: */ true, add, &sum);")]),
     Mutant("api: a device that cannot be is resumed", ["shim_refused"], [
         ("if (device < 0 || device >= DEVICES_MAX) return -EINVAL;", "")]),
-    Mutant("api: a call leaves the errno of the system's calls", ["switch"], [("errno = call->error;", "", "call_end")]),
     Mutant("ipc: nothing is said where memory has no handle", ["shim_refused"], [
         ("else serve_ipc_refused(ptr);", "", "cuIpcGetMemHandle")]),
     Mutant("a memset node is taken for a batch of copies", ["rows driver"], [
