@@ -315,7 +315,6 @@ static CUresult order_free(struct context *context, uint64_t *ret_seq)
     beside_capture = capture_active();
     if (!beside_capture && !wait) {
         result = order_on_device(context, slot, /* is_enough: */ true);
-        *ret_seq = 0;
         if (!result && slot == combiner)
             batch_own_set(context, atomic_load_explicit(&combiner->seq, memory_order_relaxed));
         if (!result)

@@ -88,8 +88,7 @@ static struct pins *record_get(void)
     if (record)
         return record;
     pthread_once(&calls.once, pins_start);
-    record = own_record();
-    record = record ? record : record_take();
+    record = record_take();
     if (record && calls.has_key)
         pthread_setspecific(calls.key, record);
     if (!calls.fences)

@@ -31,6 +31,7 @@ static void counted_free(void *record);
 #undef free
 
 static unsigned int closed, locked, uncounted, records;
+static bool no_memory;
 
 static void *counted_malloc(size_t size)
 {
@@ -40,6 +41,8 @@ static void *counted_malloc(size_t size)
 
 static void *counted_calloc(size_t count, size_t size)
 {
+    if (no_memory)
+        return NULL;
     records++;
     return calloc(count, size);
 }
@@ -119,6 +122,30 @@ UNIT_CASE(test_the_books_are_full)
     assert_true(longest_bucket() <= 8);
     assert_int_equal(ipc_table_free(SEGMENT), IPC_FREE_NOW);
     assert_int_equal(add(IPC_BLOCKS_MAX, 0), 0);
+    ipc_table_segment_gone(SEGMENT);
+    assert_false(ipc_table_any());
+}
+
+/* Nor would it help to describe a segment that is in the books. */
+UNIT_CASE(test_no_host_memory)
+{
+    assert_int_equal(add(0, 2 * BLOCK), 0);
+    no_memory = true;
+    assert_int_equal(add(1, 0), -ENOMEM);
+    no_memory = false;
+    assert_int_equal(add(1, 0), 0);
+    ipc_table_segment_gone(SEGMENT);
+}
+
+/* A segment goes with the blocks of whatever context. */
+UNIT_CASE(test_a_segment_is_gone)
+{
+    const struct ipc_segment segment = {.addr = SEGMENT, .size = 2 * BLOCK, .how = IPC_NATIVE, .fd = -1};
+    const struct context *owner = (const void *)&segment;
+
+    assert_int_equal(ipc_table_add(owner, SEGMENT, BLOCK, &segment, &names[0]), 0);
+    ipc_table_segment_gone(SEGMENT + 2 * BLOCK);
+    assert_true(ipc_table_any());
     ipc_table_segment_gone(SEGMENT);
     assert_false(ipc_table_any());
 }

@@ -128,6 +128,13 @@ ISOLATED_CASE(test_comes_and_goes, .environment = NCCL)
     nccl.returned = 0;
     assert_int_equal(segment_ops.alloc(context, BACKEND_NCCL, SEGMENT, &addr), -EIO);
     assert_int_equal(nccl.returned, 1);
+    nccl.next -= 512;
+    addr = born(context);
+    assert_null(strstr(fake.said, "NCCL did not take back"));
+    nccl.result = (ncclResult_t)2;
+    assert_int_equal(go_back(context, &addr, 1), 1);
+    assert_non_null(strstr(fake.said, "NCCL did not take back"));
+    nccl.result = ncclSuccess;
     assert_true(fake_thread_is_clean(fake_context(0)));
 }
 

@@ -136,6 +136,8 @@ ISOLATED_OWN(test_order, orders)
     assert_int_equal(context->failed, row->rc == -ENOTRECOVERABLE && row->error != CUDA_ERROR_NOT_PERMITTED);
     assert_int_equal(policy_waits(&context->policy, &debts), strcmp(row->environment, STRICT) == 0);
     assert_int_equal(fake.defer_never, context->failed);
+    assert_int_equal(policy_waited(0), row->how == POOL_ORDER_FREE && !row->rc &&
+                                           (strstr(row->log, "sync:") || strstr(row->log, MEMORY)));
     assert_true(fake_thread_is_clean(fake_context(row->away)));
     for (unsigned int i = 0; i < SLOTS_ALL; i++) { /* no slot is left taken; what failed orders nothing */
         assert_false(slot_is_busy(&context->slots[i]) || context->slots[i].waits);

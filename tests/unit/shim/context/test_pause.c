@@ -203,6 +203,27 @@ PAUSE_CASE(test_large)
     assert_int_equal(host.bytes, copied());
 }
 
+/* What fills its host memory to the last byte takes no more of it. */
+PAUSE_CASE(test_exact)
+{
+    get(context, CHUNK);
+    pause_and_resume();
+    assert_int_equal(host.calls, 3); /* one piece, one copy, and back */
+    assert_int_equal(host.bytes, CHUNK);
+}
+
+/* Where nothing is paused any more, because the contexts have ended, the device may be paused. */
+PAUSE_CASE(test_context_ends_meanwhile)
+{
+    uint64_t bytes;
+
+    get(context, 1000);
+    assert_int_equal(pause_device(0, /* keep: */ false, PAUSE_NO_LIMIT, &bytes), 0);
+    assert_int_equal(pause_check(0, /* keep: */ false), -EALREADY);
+    context_gone(context_leaving(fake_context(0)), true);
+    assert_int_equal(pause_check(0, /* keep: */ false), 0);
+}
+
 /* A block that is freed while the device is paused comes back no more, nor does its segment. */
 PAUSE_CASE(test_freed_meanwhile)
 {
@@ -225,18 +246,27 @@ PAUSE_CASE(test_freed_meanwhile)
 /* Up to 64 KiB that nobody uses are copied with what is around them. */
 static const struct gap {
     size_t size;
+    size_t more; /* in a block of its own */
     unsigned int copies;
-} gaps[] = {{1000, 1}, {63 * KIB, 1}, {64 * KIB, 1}, {64 * KIB + 1, 2}, {100 * KIB, 2}};
+} gaps[] = {{1000, 0, 1},     {63 * KIB, 0, 1},     {64 * KIB, 0, 1},
+            {64 * KIB, 1, 2}, {64 * KIB + 1, 0, 2}, {100 * KIB, 0, 2}};
 
 ISOLATED_ROWS(test_gaps, gaps, .environment = VMM)
 {
     const struct gap *row = *state;
     struct context *context = start();
-    uint64_t before = get(context, 1000), between = get(context, row->size);
+    uint64_t before = get(context, 1000), between = get(context, row->size), more = 0;
 
+    lived--;
+    if (row->more) {
+        more = get(context, row->more);
+        assert_int_equal(more, between + row->size);
+        lived--;
+    }
     get(context, 1000);
     assert_int_equal(pool_free(between), 0);
-    lives[1] = lives[--lived];
+    if (more)
+        assert_int_equal(pool_free(more), 0);
     pause_and_resume();
     assert_int_equal(count[0], row->copies);
     assert_int_equal(copies[0][0].addr, before);

@@ -225,18 +225,23 @@ static CUresult next_release(CUmemGenericAllocationHandle handle)
     return CUDA_SUCCESS;
 }
 
-/* The cache forgets a mapping that the driver has undone: the handle's release gives the memory back. */
-ISOLATED_CASE(test_unmapped_during_a_capture, .environment = ON)
+static void start_calls(void)
 {
-    CUmemGenericAllocationHandle handle = 0;
-    CUdeviceptr ptr = 0;
-
     start();
     fake.next_of[REAL_cuMemAddressReserve] = (void *)next_reserve;
     fake.next_of[REAL_cuMemCreate] = (void *)next_create;
     fake.next_of[REAL_cuMemMap] = (void *)next_map;
     fake.next_of[REAL_cuMemUnmap] = (void *)next_unmap;
     fake.next_of[REAL_cuMemRelease] = (void *)next_release;
+}
+
+/* The cache forgets a mapping that the driver has undone: the handle's release gives the memory back. */
+ISOLATED_CASE(test_unmapped_during_a_capture, .environment = ON)
+{
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr ptr = 0;
+
+    start_calls();
     assert_int_equal(cuMemAddressReserve(&ptr, SIZE, 0, 0, 0), CUDA_SUCCESS);
     assert_int_equal(cuMemCreate(&handle, SIZE, &usual, 0), CUDA_SUCCESS);
     assert_int_equal(cuMemMap(ptr, SIZE, 0, handle, 0), CUDA_SUCCESS);
@@ -246,6 +251,26 @@ ISOLATED_CASE(test_unmapped_during_a_capture, .environment = ON)
     atomic_store(&capture_count, 0);
     assert_int_equal(cuMemRelease(handle), CUDA_SUCCESS);
     assert_int_equal(releases, 1);
+}
+
+/* After each look at what is kept, the next one is due later: the thread sleeps meanwhile. */
+ISOLATED_CASE(test_the_next_look, .environment = ON)
+{
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr ptr = 0;
+    uint64_t due;
+
+    start_calls();
+    assert_int_equal(cuMemAddressReserve(&ptr, SIZE, 0, 0, 0), CUDA_SUCCESS);
+    assert_int_equal(cuMemCreate(&handle, SIZE, &usual, 0), CUDA_SUCCESS);
+    assert_int_equal(cuMemMap(ptr, SIZE, 0, handle, 0), CUDA_SUCCESS);
+    assert_true(vmm_kept_due(0) == UINT64_MAX);
+    assert_int_equal(cuMemUnmap(ptr, SIZE), CUDA_SUCCESS);
+    assert_int_equal(cuMemRelease(handle), CUDA_SUCCESS);
+    due = vmm_kept_due(0);
+    assert_true(due < UINT64_MAX);
+    vmm_kept_tick(due);
+    assert_true(vmm_kept_due(due) > due);
 }
 
 /* Once the process has begun to exit, nothing is kept: nobody would make the deferred calls. */

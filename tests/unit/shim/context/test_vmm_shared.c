@@ -40,6 +40,31 @@ ISOLATED_CASE(test_imported_elsewhere, .environment = VMM)
     assert_int_equal(mappings_count(false), 1);
 }
 
+static CUresult next_handle(CUipcMemHandle *handle, CUdeviceptr addr)
+{
+    memset(handle, 7, sizeof(*handle));
+    return CUDA_SUCCESS;
+}
+
+/* An older driver does not say which card it is. */
+ISOLATED_CASE(test_no_name_of_the_card, .environment = ORDERED)
+{
+    static const unsigned char none[sizeof(((struct ipc_segment *)0)->card)];
+    struct ipc_segment as;
+    struct context *context;
+
+    driver_ready();
+    context = pooled(0);
+    fake.next_of[REAL_cuIpcGetMemHandle] = (void *)next_handle;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(ipc_map_describe(context, SEGMENT, SEGMENT, &as), CUDA_SUCCESS);
+        assert_int_equal(as.how, IPC_NATIVE);
+        assert_int_equal(as.handle[0], 7);
+        assert_int_equal(memcmp(as.card, none, sizeof(none)) == 0, i);
+        fake.driver.cuDeviceGetUuid_v2 = NULL;
+    }
+}
+
 static struct ipc_descriptor client;
 static unsigned int unmapped, answered;
 
