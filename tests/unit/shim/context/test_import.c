@@ -13,6 +13,7 @@
 #include "context/ipc_map.h"
 #include "context/ipc_native.h"
 #include "context/ipc_peer.h"
+#include "context/ipc_sorted.h"
 #include "context/lifetime.h"
 #include "context/wait_device.h"
 #include "real/real.h"
@@ -180,6 +181,37 @@ UNIT_CASE(test_two_contexts_at_one_address)
     assert_false(is_block(AT + 512, 1));
 }
 
+/* The mappings of one segment, and those at one address: each goes by itself. */
+UNIT_CASE(test_the_middle_one_goes)
+{
+    granted(IPC_NATIVE);
+    for (uintptr_t in = 1; in <= 3; in++)
+        assert_int_equal(opened(in, (unsigned char)in, in * 512), AT + in * 512);
+    assert_true(closes(AT + 2 * 512));
+    assert_int_equal(fake.maps, 2);
+    for (uintptr_t in = 1; in <= 3; in += 2)
+        assert_int_equal(opened(in, (unsigned char)(3 + in), (3 + in) * 512), AT + (3 + in) * 512);
+    assert_int_equal(fake.maps, 2); /* they were found */
+    for (uintptr_t in = 1; in <= 3; in += 2)
+        assert_true(closes(AT + in * 512) && closes(AT + (3 + in) * 512));
+    assert_int_equal(fake.maps + fake.grants, 0);
+}
+
+UNIT_CASE(test_sorted)
+{
+    struct sorted_mappings sorted = {.at = NULL};
+    struct mapping three[3] = {{.addr = AT}, {.addr = AT}, {.addr = AT}};
+
+    assert_true(sorted_reserve(&sorted, 0));
+    for (unsigned int i = 0; i < 3; i++)
+        sorted_add(&sorted, &three[i]);
+    sorted_remove(&sorted, &three[1]);
+    assert_int_equal(sorted.count, 2);
+    assert_ptr_equal(sorted.at[0], &three[0]);
+    assert_ptr_equal(sorted.at[1], &three[2]);
+    free(sorted.at);
+}
+
 /* Whichever was opened first: a block that is open is not asked for again. */
 UNIT_CASE(test_an_older_one_again)
 {
@@ -228,6 +260,17 @@ UNIT_CASE(test_a_context_ends)
 {
     context_ends(IPC_NATIVE, 1);
     context_ends(IPC_DESCRIPTOR, 0);
+}
+
+/* The end of its context closes a block: by the time that a thread comes to close it, it is nobody's. */
+UNIT_CASE(test_closed_after_its_context)
+{
+    granted(IPC_NATIVE);
+    assert_int_equal(opened(1, 1, 0), AT);
+    ipc_import_context_gone(context(1));
+    assert_false(closes(AT));
+    assert_int_equal(fake.grants, 0);
+    assert_false(ipc_import_any());
 }
 
 UNIT_CASE(test_an_exporter_with_two_words)
