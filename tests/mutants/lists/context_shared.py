@@ -135,4 +135,34 @@ MUTANTS = [
     Mutant("pause: neighbours are asked for less than is away", ["pause / Failures.test_a_neighbour_gives_idle_memory_back"], [
         ("for (size_t k = 0; k < context->paused.segment_count; k++) if ((mapping = vmm_find(context->paused.segments[k])) && mapping->away)",
          "for (size_t k = 1; k < context->paused.segment_count; k++) if ((mapping = vmm_find(context->paused.segments[k])) && mapping->away)")]),
+    Mutant("a free that waited on the host is not counted", ["shim_order"], [
+        ("if (wait && !result) policy_waited_add(&context->policy);", "(void)wait;", "order_free")]),
+    Mutant("filled memory that is in order is warned of", ["shim_enter"], [
+        ("if (result && result != CUDA_ERROR_NOT_READY)", "if (1)", "context_filled")]),
+    Mutant("NCCL keeps memory, and nobody is told", ["shim_nccl_memory"], [
+        ("if (result) log_once(LOG_WARN, \"NCCL did not take back", "if (0) log_once(LOG_WARN, \"NCCL did not take back")]),
+    Mutant("a capture waits for ever for pinned memory that goes", ["shim_host_memory"], [
+        ("atomic_store(&slot->waits, true);", ";", "give_back")]),
+    Mutant("pinned memory: the last part is not touched", ["shim_host_memory"], [
+        ("if (!part->is_started)", "if (0)")]),
+    Mutant("kept virtual memory is looked at without a pause", ["shim_vmm_kept"], [
+        ("atomic_store(&kept.tick_at, now + PARTIAL_NS);", "atomic_store(&kept.tick_at, now - PARTIAL_NS);")]),
+    Mutant("pause: a device whose paused contexts have ended is still paused", ["shim_pause"], [
+        ("if (now == PAUSED && any_suspended(device))", "if (now == PAUSED || any_suspended(device))")]),
+    Mutant("pause: larger gaps are copied", ["shim_pause"], [
+        ("#define GAP_MAX ((size_t)64 << 10)", "#define GAP_MAX ((size_t)65 << 10)")]),
+    Mutant("pause: one piece of host memory too many", ["shim_pause"], [
+        ("const size_t count = (bytes + CHUNK - 1) / CHUNK;", "const size_t count = (bytes + CHUNK) / CHUNK;")]),
+    Mutant("ipc: without host memory a segment is described for ever", ["ipc_table"], [
+        ("!full && !shared && !segment->size", "!full && !segment->size")]),
+    Mutant("ipc: a segment goes without the blocks of its contexts", ["ipc_table"], [
+        ("if ((!owner || block->owner == owner) &&", "if ((block->owner == owner) &&")]),
+    Mutant("ipc: a driver that does not name its cards", ["shim_vmm_shared"], [
+        ("if (driver && driver->cuDeviceGetUuid_v2 && !driver", "if (driver && !driver")]),
+    Mutant("ipc: a mapping takes others out of the books", ["import"], [
+        ("while (*at != mapping)", "while (0)")]),
+    Mutant("ipc: of two mappings at one address the other one stays", ["import"], [
+        ("while (i && sorted->at[i - 1] != mapping && sorted->at[i - 1]->addr == mapping->addr)", "while (0)")]),
+    Mutant("ipc: a block is closed after its context has ended", ["import"], [
+        ("imports.busy = true; lost_end();", "imports.busy = true;")]),
 ]
