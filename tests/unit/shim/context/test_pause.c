@@ -203,7 +203,7 @@ PAUSE_CASE(test_large)
     assert_int_equal(host.bytes, copied());
 }
 
-/* What fills its host memory to the last byte takes no more of it. */
+/* A context that fills its host memory to the last byte takes no more of it. */
 PAUSE_CASE(test_exact)
 {
     get(context, CHUNK);
