@@ -244,11 +244,12 @@ static void context_destroy(CUcontext context, int refused)
         FAIL("cuCtxDestroy returns another result than the driver's");
 }
 
-/* A context whose end was refused stays, and its memory is registered again when it is used. */
+/* A context whose end was refused stays, and its memory is registered again when it is used. A primary one's, which the
+ * driver never destroys, stays registered. */
 SCENARIO(context_stays)
 {
+    char *at = get(8 * MIB), *other;
     CUcontext first, second;
-    char *other;
 
     comm_make(r, 0);
     if (cuCtxGetCurrent(&first) || CTX_CREATE(&second, r->rank))
@@ -260,6 +261,9 @@ SCENARIO(context_stays)
     context_destroy(second, CUDA_ERROR_INVALID_VALUE);
     all_gather(r, other, other + MIB);
     context_destroy(second, 0);
+    all_gather(r, at, at + MIB);
+    context_destroy(first, CUDA_ERROR_INVALID_CONTEXT);
+    all_gather(r, at, at + MIB);
     comm_end(r);
 }
 

@@ -21,6 +21,13 @@ MUTANTS = [
         ("if (!pins_possible() || is_left_out(context))", "if (is_left_out(context))")]),
     Mutant("a device is paused although NCCL may have registered memory for a graph", ["shim_pause"], [
         ('return keeps ? refuse(-EBUSY, "NCCL may have registered memory for a graph") : 0;', "return keeps ? 0 : 0;")]),
+    Mutant("pinned memory: the pool asks the driver while a stream captures", ["shim_host_memory"], [
+        ("if (capture_active_now()) return -EAGAIN; if (!host_populate(", "if (!host_populate(")]),
+    Mutant("a refused request is not made again for memory that may be deregistered now", ["shim_memory"], [
+        ("retried = context_events.retry_parked_refused(device);", "retried = 0;")]),
+    Mutant("memory of a primary context is deregistered before a cuCtxDestroy that never succeeds",
+           ["nccl / Registered.test_memory_of_a_context_whose_end_is_refused"], [
+        ("if (context && context->pool && !context->primary)", "if (context && context->pool)")]),
     Mutant("pinned memory: a token leaves out a context that may end", ["shim_host_memory"], [
         ("if (!context_pin(context)) return -EBUSY; /* a call of", "if (!context_pin(context)) continue; /* a call of")]),
     Mutant("a thread that can pin nothing pauses nothing and says that it has", ["shim_pause"], [

@@ -121,6 +121,7 @@ struct fake {
     bool append_only;             /* files cannot be made shorter */
     const struct real_nccl *nccl; /* NULL: none is loaded */
     bool registers;               /* memory is registered with NCCL, says the library */
+    size_t parked;                /* bytes that could not be deregistered, and may go now */
     void *next_of[REAL_COUNT];    /* what is behind each exported function */
 };
 extern struct fake fake;

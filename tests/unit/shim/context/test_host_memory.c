@@ -111,6 +111,22 @@ ISOLATED_CASE(test_decay, .environment = DECAY)
     assert_int_equal(pinned.returned, 3);
 }
 
+/* While a stream captures, the driver gets the program's own call, which the capture may forbid; not one of the pool's,
+ * for a slab. */
+ISOLATED_CASE(test_captured, .environment = DECAY)
+{
+    uint64_t addr = 0;
+
+    start();
+    put(get(LARGE));
+    atomic_store(&capture_count, 1);
+    assert_int_equal(serve_host_alloc(0, 1000, (const void *)(uintptr_t)get, &addr), SERVE_FORWARD);
+    assert_int_equal(pinned.taken, 1);
+    atomic_store(&capture_count, 0);
+    get(1000);
+    assert_int_equal(pinned.taken, 2);
+}
+
 /* Memory that the device may still use is not handed out again before its work is over. */
 ISOLATED_CASE(test_work_under_way, .environment = DECAY)
 {

@@ -145,6 +145,9 @@ READY_CASE(test_trim, .environment = ORDERED)
     device_collect(0);
     assert_true(context_trim(context_arrivals() - 1));
     assert_false(context_trim(context_arrivals()));
+    fake.parked = MIB;
+    assert_true(context_trim(context_arrivals()));
+    assert_false(context_trim(context_arrivals()));
     fake_fail(FN(cuCtxGetDevice), CUDA_ERROR_UNKNOWN, 1);
     assert_false(context_trim(context_arrivals() - 1));
     fake.absent = true;
