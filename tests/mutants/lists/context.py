@@ -23,6 +23,8 @@ MUTANTS = [
         ('return keeps ? refuse(-EBUSY, "NCCL may have registered memory for a graph") : 0;', "return keeps ? 0 : 0;")]),
     Mutant("pinned memory: the pool asks the driver while a stream captures", ["shim_host_memory"], [
         ("if (capture_active_now()) return -EAGAIN; if (!host_populate(", "if (!host_populate(")]),
+    Mutant("a resume that the driver refuses leaves idle memory where it is", ["shim_vmm_memory"], [
+        ("if (result == CUDA_ERROR_OUT_OF_MEMORY && device_trim(change->device, NULL))", "if (false)")]),
     Mutant("a refused request is not made again for memory that may be deregistered now", ["shim_memory"], [
         ("retried = context_events.retry_parked_refused(device);", "retried = 0;")]),
     Mutant("memory of a primary context is deregistered before a cuCtxDestroy that never succeeds",
