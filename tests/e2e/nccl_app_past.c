@@ -283,6 +283,28 @@ SCENARIO(unseen)
     CU(cudaFree(at));
 }
 
+/* Freed in a group, so that it goes later, and before that by a caller that no preload sees: what is there now stays.
+ */
+SCENARIO(unseen_later)
+{
+    char *at = get(8 * MIB), *from = get(4 * MIB), *was = from;
+    const __typeof__(&cuMemFree_v2) free_past = driver_free();
+
+    comm_make(r, 0);
+    all_gather(r, from, at);
+    NC(ncclGroupStart());
+    CU(cudaFree(from));
+    OK(free_past((uintptr_t)from));
+    from = get(4 * MIB);
+    NC(ncclGroupEnd());
+    if (from != was)
+        FAIL("another address");
+    all_gather(r, from, at);
+    comm_end(r);
+    CU(cudaFree(from));
+    CU(cudaFree(at));
+}
+
 /* The context goes with what was used in it, and what was freed in a capture and is still kept; other memory is there
  * next. */
 SCENARIO(reset)
@@ -386,6 +408,23 @@ SCENARIO(parts)
     comm_end(r);
     CU(cudaFree(at));
     CU(cudaFree(far));
+}
+
+/* A buffer of which one allocation has the first part only. The stand-in has no such memory, and refuses the call. */
+SCENARIO(in_two)
+{
+    const struct mapped both = reserve(8 * MIB), first = {both.at, 4 * MIB}, second = {both.at + 4 * MIB, 4 * MIB};
+    char *at;
+
+    comm_make(r, 0);
+    map_new(r, &first);
+    at = map_new(r, &second) - BYTES / 2;
+    if (!ncclAllGather(at, at, COUNT, ncclFloat, r->comm, r->stream))
+        FAIL("it is not refused");
+    comm_end(r);
+    unmap(&first);
+    unmap(&second);
+    OK(cuMemAddressFree(both.at, both.size));
 }
 
 /* Memory is freed past the library, and what comes to its address, by a call that is not watched, is smaller. */

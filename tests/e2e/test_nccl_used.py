@@ -93,6 +93,10 @@ class Used(Base):
             self.assertEqual(run.done.warnings, [])
             self.assert_anew(run, gone)
 
+    def test_freed_later_and_before_that_unseen(self) -> None:
+        """The later free does not take what is at the address now. The stand-in tells of the registration that is left."""
+        self.assertEqual(len(self.used("unseen_later", rc=BREACH).of("use")), 3 * RANKS)
+
     def assert_anew(self, run: Run, gone: int = 1) -> None:
         """Memory that went with its registration was deregistered later, and the memory there now was registered."""
         self.assertEqual((run.operations("some"), run.operations("none")), (0, 0))
@@ -138,6 +142,11 @@ class Used(Base):
                 self.assertEqual((run.done.warnings, run.reported("breaches")), ([run.done.warnings[0]], 0), run.done.err)
                 self.assertIn("one buffer in registered memory and one outside", run.done.warnings[0])
                 self.assertEqual((run.operations("some"), run.total("mixed"), len(run.of("use"))), (times * RANKS, times * RANKS, RANKS))
+
+    def test_less_than_the_buffer(self) -> None:
+        """Memory that does not hold the whole buffer is not registered for it."""
+        run = self.used("in_two", SIMNCCL_FAIL="ncclAllGather:1+")
+        self.assertEqual((run.done.err, run.total("outside"), run.of("use")), ("", RANKS, []))
 
     def test_off(self) -> None:
         for register in "0", "1", "force":

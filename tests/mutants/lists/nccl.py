@@ -55,6 +55,11 @@ MUTANTS = [
         ("if (nccl_segment_remove(entry->addr, unmapped_gone, NULL)) unmapped_gone(", "unmapped_gone(")]),
     Mutant("used memory: another thread's call decides whether it is deregistered", ["nccl_used / Used.test_unmapped_beside_others"], [
         ("is_unmapped(entry->addr) && i < UNMAP_TRIES &&", "false &&")], 20),
+    Mutant("an allocation is registered for a buffer that goes beyond it", ["nccl_used / Used.test_less_than_the_buffer"], [
+        ("size <= entry->size - (addr - entry->addr)", "size <= entry->size")]),
+    Mutant("memory that a free in a group has left is freed although other memory is there",
+           ["nccl_used / Used.test_freed_later_and_before_that_unseen"], [
+        ("if (entry->state == STATE_GOING) { nccl_segment_lost(", "if (0) { nccl_segment_lost(")]),
     Mutant("used memory: what others have given is taken for the program's own", ["nccl_used / Used.test_never"], [
         ("if (is_on()) entry_forget(&direct.physical, handle);", "")]),
     Mutant("used memory: it is freed twice", ["nccl_used / Used.test_freed_when_it_cannot_go"], [

@@ -119,6 +119,10 @@ MUTANTS = [
 
     Mutant("ctl: one device that is not paused keeps all from being resumed", ["ctl_commands"], [
         ("if (one == -EALREADY) continue;", "")]),
+    Mutant("ctl: one device that is paused keeps all from being paused", ["ctl_commands"], [
+        ("return paused && !any ? -EALREADY : 0;", "return paused ? -EALREADY : 0;")]),
+    Mutant("ctl: the counters of one device are those of all", ["ctl_commands"], [
+        ("if (request->device >= 0 && request->device != device) return;", "(void)request;", "say_all")]),
     Mutant("ctl: an answer that is too long is no error", ["ctl_commands"], [
         ("rc = -EMSGSIZE;", "")]),
     Mutant("a child loses the program's handler of the signal", ["stats / Signal.test_a_child_keeps_the_programs_handler"], [

@@ -217,6 +217,17 @@ UNIT_CASE(test_pause_of_all)
     assert_int_equal(paused(), 0);
 }
 
+/* One is paused already: the others are then. */
+UNIT_CASE(test_pause_of_the_rest)
+{
+    start(3);
+    fake.paused[1] = true;
+    fake.pause_rc[1] = -EALREADY;
+    assert_int_equal(asked(CTL_PAUSE, -1, CTL_KEEP), 0);
+    assert_string_equal(fake.text, "{\"bytes\":200}");
+    assert_int_equal(paused(), 7);
+}
+
 /* One device refuses: those before it run again, and what that one has does not change. */
 UNIT_CASE(test_pause_of_all_but_one)
 {
@@ -266,14 +277,15 @@ UNIT_CASE(test_too_long)
     assert_int_equal(asked(CTL_LIST, -1, 0), 0);
 }
 
-/* A list of one device has no other, be it the first. */
+/* A list of one device has no other, be it the first; and all counters of one. */
 UNIT_CASE(test_list_of_one)
 {
-    for (int device = 0; device < 3; device++) {
+    for (int i = 0; i < 6; i++) {
+        const int device = i / 2;
         char begin[32];
 
         start(3);
-        assert_int_equal(asked(CTL_LIST, device, 0), 0);
+        assert_int_equal(asked(i % 2 ? CTL_STATS : CTL_LIST, device, 0), 0);
         snprintf(begin, sizeof(begin), "{\"device\":%d,", device);
         assert_non_null(strstr(fake.text, begin));
         assert_ptr_equal(strstr(fake.text, "\"device\":"), strstr(fake.text, begin) + 1);
