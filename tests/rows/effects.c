@@ -99,14 +99,26 @@ static void fill_node(void)
         (copy).srcDevice = given.from;                                                                                 \
     } while (0)
 
+static void fill_batch(void)
+{
+    for (size_t i = 0; i < 2; i++) {
+        const bool first_of_two = !i && given.count > 1;
+        CUDA_MEMCPY3D_BATCH_OP *copy = &given.copy_batch[i];
+
+        given.to_batch[i] = first_of_two ? own : given.to;
+        given.from_batch[i] = first_of_two ? own + 4096 : given.from;
+        copy->src.type = copy->dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+        copy->dst.op.ptr.ptr = given.to_batch[i];
+        copy->src.op.ptr.ptr = given.from_batch[i];
+    }
+}
+
 void given_fill(void)
 {
     FILL(given.copy_2d);
     FILL(given.copy_3d);
     FILL(given.copy_peer);
-    given.copy_batch.src.type = given.copy_batch.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
-    given.copy_batch.dst.op.ptr.ptr = given.to;
-    given.copy_batch.src.op.ptr.ptr = given.from;
+    fill_batch();
     given.set.dst = given.to;
     given.pool.allocType = given.memory_type;
     given.pool.location = given.location;

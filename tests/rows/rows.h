@@ -48,7 +48,9 @@ struct given {
     CUDA_MEMCPY2D copy_2d;
     CUDA_MEMCPY3D copy_3d;
     CUDA_MEMCPY3D_PEER copy_peer;
-    CUDA_MEMCPY3D_BATCH_OP copy_batch;
+    /* of one, or the second of two; the first one is no different from what given_reset sets */
+    CUDA_MEMCPY3D_BATCH_OP copy_batch[2];
+    CUdeviceptr to_batch[2], from_batch[2];
     CUDA_MEMSET_NODE_PARAMS set;
     CUgraphNodeParams node;
     int node_type;

@@ -20,6 +20,11 @@ MUTANTS = [
         ("(node, copy), graph_copy, (w, copy)", "(node, copy), graph_host_work, (w)")]),
     Mutant("auto: a batch of copies between devices is not seen", ["auto_peer static auto"], [
         ("(count, operations, flags, stream), copy_batch, (w, operations, count)", "(count, operations, flags, stream), host_work, (w)")]),
+    Mutant("auto: only the first copy of a batch is looked at", ["rows driver"], [
+        ("copy_many, (w, to, from, count)) WATCH_STREAM(cuMemcpyWithAttributesAsync,",
+         "copy_many, (w, to, from, 1)) WATCH_STREAM(cuMemcpyWithAttributesAsync,")]),
+    Mutant("auto: only the first copy of a batch of three-dimensional ones is looked at", ["rows driver"], [
+        ("hazard_foreign_accesses_3d(operations, count, w->stream);", "hazard_foreign_accesses_3d(operations, 1, w->stream);")]),
     Mutant("auto: a driver's pool that another device may use is not seen", ["auto_peer static auto"], [
         ("(pool, access, count), access, (w, 0, access, count)", "(pool, access, count), nothing, (w)")]),
 
