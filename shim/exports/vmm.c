@@ -282,7 +282,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGener
     if (!result && cache)
         vmm_cache_mapped(cache, ptr, size, handle, whole);
     if (!result)
-        direct_mapped(ptr, size, offset, handle);
+        direct_mapped(ptr, size, handle);
     if (took(&call, result))
         TELL(&call, "mem_map", "\"p\":\"0x%llx\",\"n\":%zu,\"h\":\"0x%llx\",\"offset\":%zu", (ull)ptr, size,
              (ull)handle, offset);

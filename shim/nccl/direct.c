@@ -104,7 +104,7 @@ void direct_releases(CUmemGenericAllocationHandle handle)
         entry_forget(&direct.physical, handle);
 }
 
-void direct_mapped(uint64_t addr, size_t size, size_t offset, CUmemGenericAllocationHandle handle)
+void direct_mapped(uint64_t addr, size_t size, CUmemGenericAllocationHandle handle)
 {
     const struct entry *physical;
     bool whole;
@@ -113,7 +113,7 @@ void direct_mapped(uint64_t addr, size_t size, size_t offset, CUmemGenericAlloca
         return;
     pthread_mutex_lock(&direct.lock);
     physical = direct_at(&direct.physical, handle);
-    whole = physical && offset == 0 && physical->size == size;
+    whole = physical && physical->size == size;
     pthread_mutex_unlock(&direct.lock);
     direct_range_ends(addr, size);
     if (whole)

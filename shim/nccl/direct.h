@@ -27,10 +27,11 @@ struct context;
 
 /* The program has got memory past the pool by cuMemAlloc, in the current context. */
 void direct_allocated(uint64_t addr, size_t size);
-/* created: the program has got physical memory. releases: its handle is about to be released. mapped: it was mapped. */
+/* created: the program has got physical memory. releases: its handle is about to be released. mapped: it was mapped,
+ * from some offset on: where all of it is, the offset is 0. */
 void direct_created(CUmemGenericAllocationHandle handle, size_t size);
 void direct_releases(CUmemGenericAllocationHandle handle);
-void direct_mapped(uint64_t addr, size_t size, size_t offset, CUmemGenericAllocationHandle handle);
+void direct_mapped(uint64_t addr, size_t size, CUmemGenericAllocationHandle handle);
 
 /* Before an operation with a communicator of this device: the allocations of its buffers become segments. */
 void direct_prepare(const struct nccl_reg_op *op, int device);

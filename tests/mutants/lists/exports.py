@@ -162,8 +162,8 @@ MUTANTS = [
 
     # --- physical memory in the trace ---
     Mutant("physical memory: a mapping is not told", ["vmm / Calls.test_every_call_is_there"], [
-        ("direct_mapped(ptr, size, offset, handle); if (took(&call, result))",
-         "direct_mapped(ptr, size, offset, handle); if (false)")]),
+        ("direct_mapped(ptr, size, handle); if (took(&call, result))",
+         "direct_mapped(ptr, size, handle); if (false)")]),
     Mutant("physical memory: what was given up is told too late", ["vmm / Calls.test_threads"], [
         ("call->t = taken ? now : call->start;", "call->t = now;")], 5),
     Mutant("physical memory: what failed is not told", ["vmm / Calls.test_errors"], [
