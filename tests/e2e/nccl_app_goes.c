@@ -267,17 +267,39 @@ SCENARIO(context_stays)
     comm_end(r);
 }
 
+static void *free_block(void *block)
+{
+    CU(cudaFree(block));
+    return NULL;
+}
+
 /* Natively cudaFree waits for the work that uses it, and ncclMemFree for nothing. */
-SCENARIO(own_memory_under_work)
+static void own_memory_goes(struct rank *r, bool freed_elsewhere)
 {
     char *block = get(MIB);
+    pthread_t other;
     void *own;
 
     NC(ncclMemAlloc(&own, 4 * MIB));
     CU(cudaDeviceSynchronize()); /* the first free waits for what came before */
     CU(simgpu_kernel(r->stream, NULL, 50000));
     CU(cudaMemsetAsync(own, 1, 4 * MIB, r->stream));
-    CU(cudaFree(block));
+    if (freed_elsewhere) {
+        pthread_create(&other, NULL, free_block, block);
+        pthread_join(other, NULL);
+    } else {
+        CU(cudaFree(block));
+    }
     NC(ncclMemFree(own));
     CU(cudaStreamSynchronize(r->stream));
+}
+
+SCENARIO(own_memory_under_work)
+{
+    own_memory_goes(r, /* freed_elsewhere: */ false);
+}
+
+SCENARIO(own_memory_under_work_of_all)
+{
+    own_memory_goes(r, /* freed_elsewhere: */ true);
 }

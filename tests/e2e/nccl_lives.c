@@ -392,6 +392,14 @@ static void groups_in_progress(void)
     }
 }
 
+/* As NCCL does with NCCL_LOCAL_REGISTER=0. */
+static void *no_registration;
+
+static void registers_nothing(void)
+{
+    no_registration = NULL;
+}
+
 /* Memory that the program has registered itself stays until that is undone. */
 static void own_registrations(void)
 {
@@ -401,6 +409,8 @@ static void own_registrations(void)
     NC(ncclCommRegister(comm, pointer(memory + 512), 512, &one));
     prepare("ncclCommRegister", REFUSED, NULL);
     EXPECT(ncclCommRegister(comm, pointer(memory), 512, &other) == REFUSED, "ncclCommRegister", "another result");
+    prepare("ncclCommRegister", ncclSuccess, registers_nothing);
+    NC(ncclCommRegister(comm, pointer(memory), 512, &no_registration));
     prepare("ncclCommDeregister", REFUSED, NULL);
     EXPECT(ncclCommDeregister(comm, one) == REFUSED, "ncclCommDeregister", "another result");
     prepare("ncclCommDeregister", ncclSuccess, NULL);

@@ -41,7 +41,7 @@ MAKE(ncclCommInitAll, made, 3, (const int[]){0, 0, 0})
     }
 USE(ncclCommSplit, c, 5, 6, &made[0], pointer(48))
 USE(ncclCommGrow, c, 5, pointer(32), 6, &made[0], pointer(48))
-USE(ncclCommShrink, c, pointer(32), 5, &made[0], pointer(48), 0)
+USE(ncclCommShrink, c, pointer(32), 5, &made[0], pointer(48), 2)
 USE(ncclCommWindowRegister, c, pointer(32), 5, pointer(48), 6)
 USE(ncclCommWindowDeregister, c, pointer(48))
 USE(ncclRedOpCreatePreMulSum, pointer(32), pointer(48), 5, 6, c)

@@ -107,6 +107,11 @@ class Registered(Base):
                 with self.subTest(preload.name, register=register):
                     self.job("own_memory_under_work", backend="cuda", register=register, ranks=2, preload=str(preload))
 
+    def test_memory_of_the_programs_own_that_goes_after_another_threads_free(self) -> None:
+        """Natively that free has waited, too. Only NCCL's hooks tell the program's call from one that NCCL makes by itself."""
+        for preload in None, str(NCCL_LIB):
+            self.job("own_memory_under_work_of_all", backend="cuda", ranks=2, preload=preload)
+
     def test_graphs(self) -> None:
         """Memory that a graph uses stays until the communicator goes."""
         for backend in "cuda", "nccl", "vmm":

@@ -69,6 +69,13 @@ MUTANTS = [
         ("hazard_memory_goes(CALLER); if (cache &&", "if (!cache) hazard_memory_goes(CALLER); if (cache &&")]),
     Mutant("auto: NCCL frees the program's memory before an earlier free's wait is over", ["nccl / Registered.test_memory_of_the_programs_own_that_goes_under_work"], [
         ("else if (!process_is_passive()) policy_frees_wait(/* others: */ false);", "")]),
+    Mutant("ncclMemFree takes memory before the wait of another thread's free is over",
+           ["nccl / Registered.test_memory_of_the_programs_own_that_goes_after_another_threads_free"], [
+        ("policy_frees_wait(/* others: */ true); /* NCCL waits for no work */", "policy_frees_wait(/* others: */ false);")]),
+    Mutant("ncclCommShrink: each flag aborts the parent's work", ["nccl_rows"], [
+        ("if (flags & NCCL_SHRINK_ABORT)", "if (flags)")]),
+    Mutant("memory that NCCL has not registered counts as registered by the program", ["nccl_rows"], [
+        ("if (!result && handle && *handle) nccl_user_registered(", "if (!result && handle) nccl_user_registered(")]),
     Mutant("auto: registered memory of NCCL's goes before an earlier free's wait is over", ["nccl / Registered.test_memory_of_the_programs_own_that_goes_under_work"], [
         ("policy_frees_wait(/* others: */ true); /* NCCL waits for no work */", "")]),
     Mutant("ncclMemFree of a block of the pool deregisters its segment", ["nccl_rows / Rows.test_groups_and_memory"], [
