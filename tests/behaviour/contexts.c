@@ -258,7 +258,7 @@ BT_TEST(fresh_thread_free_async)
     return bt_usable(N);
 }
 
-enum { FRESH_HANDLE, FRESH_DEFAULT, FRESH_PER_THREAD, FRESH_STREAM, FRESH_WAYS };
+enum { FRESH_HANDLE, FRESH_FREE, FRESH_DEFAULT, FRESH_PER_THREAD, FRESH_STREAM, FRESH_WAYS };
 
 struct fresh {
     int way;
@@ -274,6 +274,8 @@ static int thread_runtime_fn(void *arg)
 
     if (fresh->way == FRESH_HANDLE)
         OK(cudaIpcGetMemHandle(&handle, fresh->block));
+    else if (fresh->way == FRESH_FREE)
+        OK(cudaFree(fresh->block));
     else
         OK(cudaFreeAsync(fresh->block, fresh->stream));
     OK(cuCtxGetCurrent(&now));
