@@ -291,6 +291,10 @@ class Refused(Base):
         self.assertIn("no IPC handle for", a.err())
         c = Process(self)
         self.assertNotEqual(b.refused(c.handle(c.alloc(3000))), 0)
+        for kind in "shared", "static":
+            a = Process(self, CUPOOL_IPC="0", CUPOOL_BACKEND="vmm", kind=kind)
+            self.assertEqual(a(f"handle {a.alloc(4 << 20)}"), INVALID)
+            self.assertIn("memory of CUPOOL_BACKEND=vmm has none", a.err())
 
     def test_a_process_without_cupool(self) -> None:
         """It opens what begins a driver allocation, and the driver refuses a ticket."""

@@ -116,6 +116,8 @@ MUTANTS = [
         ("known = driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;", "known = false;")]),
     Mutant("memory is freed on a default stream without a context", ["contexts static preloaded / fresh_thread_free_async"], [
         ("!memory_has_context()) return SERVE_FORWARD;", "false) return SERVE_FORWARD;")]),
+    Mutant("the runtime's refusal of an IPC handle is not explained", ["ipc / Refused.test_off"], [
+        ("else if (is == SERVE_IPC_DRIVER) serve_ipc_refused((uintptr_t)ptr);", "")]),
     Mutant("a free leaves a thread of the runtime without a context", ["contexts shared preloaded / fresh_thread_runtime"], [
         ("if (verdict == SERVE_DONE) { context_give(CALLER); return cudaSuccess; }", "if (verdict == SERVE_DONE) { return cudaSuccess; }")]),
     Mutant("a free in a stream leaves a thread of the runtime without a context", ["contexts shared preloaded / fresh_thread_runtime"], [
