@@ -236,7 +236,11 @@ MUTANTS = [
     Mutant("vmm: a block has no context", ["driver static vmm"], [
         ("if (attribute == CU_POINTER_ATTRIBUTE_CONTEXT) serve_context(ptr, data);", "")]),
 
-    Mutant("free memory is said to be less than the driver has", ["shim_exports"], [
+    Mutant("memory that is used is said to be free", ["shim_info"], [
+        ("most = all > used ? all - used : 0;", "most = all;")]),
+    Mutant("memory that arrives while the driver is asked is said to be free twice", ["shim_info"], [
+        ("serve_collect(); arrives = vmm_kept_wait();", "arrives = vmm_kept_wait();")]),
+    Mutant("free memory is said to be less than the driver has", ["shim_info"], [
         ("if (free && *free < most)", "if (free)")]),
     Mutant("a block that is freed while the driver is asked has a range", ["shim_refused"], [
         ("if (!length) return CUDA_ERROR_NOT_FOUND;", "")]),
