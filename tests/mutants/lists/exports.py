@@ -236,6 +236,8 @@ MUTANTS = [
     Mutant("vmm: a block has no context", ["driver static vmm"], [
         ("if (attribute == CU_POINTER_ATTRIBUTE_CONTEXT) serve_context(ptr, data);", "")]),
 
+    Mutant("a green context gets a context for its end", ["shim_exports"], [
+        ("if (!process_is_passive() && atomic_load(&green_exempt) && real_next(", "if (!process_is_passive() && real_next(")]),
     Mutant("memory that is used is said to be free", ["shim_info"], [
         ("most = all > used ? all - used : 0;", "most = all;")]),
     Mutant("memory that arrives while the driver is asked is said to be free twice", ["shim_info"], [

@@ -205,8 +205,11 @@ ISOLATED_AGAIN(test_off, ends, ISOLATED_TABLE(ends), .environment = ORDERED)
 
 /* --- contexts that are not pooled --- */
 
+static unsigned int converted; /* calls of cuCtxFromGreenCtx */
+
 static int next_green(CUcontext *context, CUgreenCtx green)
 {
+    converted++;
     *context = (CUcontext)green;
     return result;
 }
@@ -223,6 +226,8 @@ ISOLATED_CASE(test_green, .environment = ORDERED)
     ready();
     fake.next_of[REAL_cuCtxFromGreenCtx] = (void *)next_green;
     fake.next_of[REAL_cuGreenCtxDestroy] = (void *)next_ok;
+    assert_int_equal(cuGreenCtxDestroy((CUgreenCtx)fake_context(10)), 0);
+    assert_int_equal(converted, 0); /* one of which no context was made gets none for its end */
     result = CUDA_ERROR_INVALID_VALUE;
     assert_int_equal(cuCtxFromGreenCtx(&handle, (CUgreenCtx)fake_context(10)), result);
     assert_null(context_entry_find(fake_context(10)));
