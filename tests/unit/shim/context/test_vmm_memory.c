@@ -246,7 +246,7 @@ VMM_CASE(test_pause)
     assert_int_equal(mappings_count(true), 1);
 }
 
-/* What came while the device was paused, and is idle, makes room for what comes back. */
+/* Idle memory that came while the device was paused makes room for what comes back. */
 VMM_CASE(test_resume_needs_idle_memory)
 {
     uint64_t bytes = 0;
