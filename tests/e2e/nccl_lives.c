@@ -14,19 +14,6 @@
 
 #define MEMORY ((size_t)4096)
 
-/* Of which a new communicator comes. */
-static bool makes_one(const char *name)
-{
-    return strcmp(name, "ncclCommSplit") == 0 || strcmp(name, "ncclCommGrow") == 0 ||
-           strcmp(name, "ncclCommShrink") == 0;
-}
-
-/* Asked what it is: that makes a communicator known. */
-static bool was_met(ncclComm_t comm)
-{
-    return calls_of("ncclCommCount", comm) == 1;
-}
-
 static bool is_known(ncclComm_t comm)
 {
     const unsigned int before = calls_of("ncclCommCount", comm);

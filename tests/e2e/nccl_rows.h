@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "nccl_double.h"
@@ -82,5 +83,18 @@ void lives_rest(void);
 void lives_nested(void);
 void lives_incapable(void);
 void rows_pass(void);
+
+/* Of which a new communicator comes. */
+static inline bool makes_one(const char *name)
+{
+    return strcmp(name, "ncclCommSplit") == 0 || strcmp(name, "ncclCommGrow") == 0 ||
+           strcmp(name, "ncclCommShrink") == 0;
+}
+
+/* Asked what it is: that makes a communicator known. */
+static inline bool was_met(ncclComm_t comm)
+{
+    return calls_of("ncclCommCount", comm) == 1;
+}
 
 #endif

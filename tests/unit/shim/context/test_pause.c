@@ -413,3 +413,17 @@ ISOLATED_CASE(test_captured, .environment = VMM)
     assert_string_equal(pause_reason(), "NCCL may have registered memory for a graph");
     assert_int_equal(mappings_count(true), 1);
 }
+
+/* Idle memory that came while the device was paused makes room for what comes back. */
+VMM_CASE(test_resume_needs_idle_memory)
+{
+    uint64_t bytes = 0;
+
+    block(context, 1000);
+    assert_int_equal(pause_device(0, /* keep: */ false, now() + SECOND_NS, &bytes), 0);
+    assert_int_equal(pool_free(block(context, 3 * MIB)), 0);
+    assert_int_equal(mappings_count(true), 1);
+    fake_fail(FN(cuMemCreate), CUDA_ERROR_OUT_OF_MEMORY, 1);
+    assert_int_equal(resume_device(0, &bytes), 0);
+    assert_int_equal(bytes, SEGMENT);
+}
