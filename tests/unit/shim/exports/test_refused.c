@@ -329,7 +329,7 @@ ISOLATED_CASE(test_later_inside, .environment = ORDERED)
     fake_start();
     context = context_current(&fake.driver);
     assert_int_equal(pool_alloc(context->pool, MIB, &addr), 0);
-    fake_fail(FN(cuStreamGetCtx), CUDA_ERROR_INVALID_HANDLE, 1);
+    fake_fail(FN(cuStreamGetCtx), CUDA_ERROR_INVALID_HANDLE, 2);
     process_bypass_begin();
     assert_int_equal(serve_free_later(addr, fake_stream(0, 0)), SERVE_FORWARD);
     process_bypass_end();
