@@ -42,6 +42,7 @@ void nccl_visit_begin(struct nccl_visit *visit)
     process_bypass_begin();
     visit->driver = real_driver_get();
     visit->current = NULL;
+    visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     visit->relaxed = visit->driver && capture_mode_relax(visit->driver, &visit->mode);
     if (visit->driver && visit->driver->cuCtxGetCurrent(&visit->current))
         visit->driver = NULL;
