@@ -3,7 +3,7 @@
  * ready.h - what most unit tests of contexts start from: a driver with two devices, and the first one's primary
  * context, which the library knows.
  *
- * Only tests/unit/shim/context includes it. Threads: a test's own.
+ * Only tests of contexts, and of exported functions that need one, include it. Threads: a test's own.
  */
 #ifndef CUPOOL_TESTS_SHIM_READY_H
 #define CUPOOL_TESTS_SHIM_READY_H

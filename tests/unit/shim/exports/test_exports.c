@@ -7,32 +7,11 @@
  */
 
 #include "base/process.h"
-#include "context/room.h"
+#include "context/ready.h"
 #include "exports/hazards.h"
-#include "isolated.h"
 #include "pool_state.h"
 #include "serve/ipc_handles.h"
 #include "serve/serve.h"
-
-#define ORDERED "CUPOOL_FREE=ordered"
-
-static struct context *ready(void)
-{
-    struct context *context;
-
-    fake_start();
-    context = context_current(&fake.driver);
-    fake_log();
-    return context;
-}
-
-static uint64_t block(struct context *context, size_t size)
-{
-    uint64_t addr = 0;
-
-    assert_int_equal(pool_alloc(context->pool, size, &addr), 0);
-    return addr;
-}
 
 /* --- captures --- */
 
@@ -322,11 +301,6 @@ ISOLATED_CASE(test_destroyed)
 /* --- memory that is not pooled --- */
 
 static uint64_t over; /* work of the context, when the driver's free was called */
-
-static void device_moves(void *context)
-{
-    fake_context_of(context)->over++;
-}
 
 static int next_free(void)
 {

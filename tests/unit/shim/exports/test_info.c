@@ -2,30 +2,9 @@
 /* test_info.c - shim/exports/memory.c: what cudaMemGetInfo and cuMemGetInfo say is free. tests/behaviour/meminfo.c has
  * programs that ask. */
 #include "base/process.h"
-#include "context/room.h"
-#include "isolated.h"
-
-#define ORDERED "CUPOOL_FREE=ordered"
+#include "context/ready.h"
 
 static int result; /* what the real function returns */
-
-static struct context *ready(void)
-{
-    struct context *context;
-
-    fake_start();
-    context = context_current(&fake.driver);
-    fake_log();
-    return context;
-}
-
-static uint64_t block(struct context *context, size_t size)
-{
-    uint64_t addr = 0;
-
-    assert_int_equal(pool_alloc(context->pool, size, &addr), 0);
-    return addr;
-}
 
 static size_t driver_free;
 static unsigned int questions;
