@@ -154,4 +154,8 @@ MUTANTS = [
         ("ctl.pause = 0; for", "ctl.pause = 1; for")]),
     Mutant("ipc: no socket without a standard input", ["sockets"], [
         ("return fd < 0 ? -errno : ipc_keep(file_aside(fd), ret);", "return fd < 1 ? -errno : ipc_keep(file_aside(fd), ret);")]),
+    Mutant("the machine has what its control groups leave", ["shim_memory_limit"], [
+        ("(uint64_t)sysconf(_SC_PAGESIZE), /* free: */ false)", "(uint64_t)sysconf(_SC_PAGESIZE), /* free: */ true)")]),
+    Mutant("the first digit of the available memory is skipped", ["shim_memory_limit"], [
+        ("strtoull(line + 13, NULL, 10)", "strtoull(line + 14, NULL, 10)")]),
 ]

@@ -17,6 +17,7 @@ static const struct row {
     {"0::/\n", {NULL}, 0},
     {"0::/\n", {"/memory.max=max\n"}, 0},
     {"0::/\n", {"/memory.max=4096\n"}, 4096},
+    {"0::/a\n", {"/a/memory.max=8192\n", "/a/memory.current=4000\n"}, 8192}, /* whatever is in use */
     {"0::/a/b\n", {"/a/b/memory.max=max\n", "/a/memory.max=8192\n", "/memory.max=9999\n"}, 8192},
     {"0::/a/b\n", {"/a/b/memory.max=100\n", "/a/memory.max=8192\n"}, 100},
     {"0::/a/b\n", {"/a/b/memory.max=9999\n", "/memory.max=8192\n"}, 8192},
@@ -89,6 +90,7 @@ static const struct left {
 } lefts[] = {
     {ENOUGH, {NULL, {NULL}, 65536}},
     {"MemTotal: 9 kB\n", {NULL, {NULL}, 0}},
+    {"MemAvailable:64 kB\n", {NULL, {NULL}, 65536}},
     {ENOUGH, {"0::/a\n", {"/a/memory.max=8192\n", "/a/memory.current=4000\n"}, 4192}},
     {ENOUGH, {"0::/a\n", {"/a/memory.max=8192\n", "/a/memory.current=8191\n"}, 1}},
     {ENOUGH, {"0::/a\n", {"/a/memory.max=8192\n", "/a/memory.current=8192\n"}, 0}},
