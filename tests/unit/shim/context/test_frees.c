@@ -328,6 +328,98 @@ ALL_CASE(test_order_wait_own, .environment = ORDERED)
     assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
 }
 
+/* A thread that finds the lead taken orders its free, too, and is not the last itself: the leader may record after it.
+ */
+ALL_CASE(test_own_after_one_beside_the_lead, .environment = ORDERED)
+{
+    free_one(context);
+    assert_true(order_is_own(context));
+    atomic_store(&context->slots[SLOT_COMBINER].seq, 3);
+    elsewhere(free_one, context);
+    assert_false(order_is_own(context));
+    free_one(context);
+    assert_false(order_is_own(context));
+    atomic_store(&context->slots[SLOT_COMBINER].seq, 4);
+    free_one(context);
+    assert_true(order_is_own(context));
+}
+
+static const struct beside {
+    enum pool_order_how how;
+    bool strict;   /* this thread waits on the host */
+    size_t during; /* in this call of the driver another thread orders; 0: in none */
+    enum pool_order_how other;
+    CUresult error; /* or the call fails */
+    unsigned int last;
+} besides[] = {
+    {POOL_ORDER_FREE, .last = 2},
+    {POOL_ORDER_FREE, .during = FN(cuCtxRecordEvent), .other = POOL_ORDER_FREE, .last = SLOT_USER_OTHERS},
+    {POOL_ORDER_FREE, .during = FN(cuCtxWaitEvent), .other = POOL_ORDER_FREE, .last = SLOT_USER_OTHERS},
+    {POOL_ORDER_FREE, .during = FN(cuCtxRecordEvent), .other = POOL_ORDER_OWN, .last = SLOT_USER_OTHERS},
+    {POOL_ORDER_FREE, .during = FN(cuCtxWaitEvent), .other = POOL_ORDER_DEVICE, .last = SLOT_USER_OTHERS},
+    {POOL_ORDER_FREE, .during = FN(cuCtxRecordEvent), .error = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+     .last = SLOT_USER_OTHERS},
+    {POOL_ORDER_FREE, .during = FN(cuCtxWaitEvent), .error = CUDA_ERROR_ILLEGAL_ADDRESS, .last = SLOT_USER_OTHERS},
+    {POOL_ORDER_FREE, .during = FN(cuCtxWaitEvent), .error = CUDA_ERROR_INVALID_VALUE, .last = 0}, /* the host waits */
+    {POOL_ORDER_FREE, .strict = true, .last = 0},
+    {POOL_ORDER_FREE, .strict = true, .during = FN(cuCtxSynchronize), .other = POOL_ORDER_FREE,
+     .last = SLOT_USER_OTHERS},
+    {POOL_ORDER_FREE, .strict = true, .during = FN(cuCtxSynchronize), .other = POOL_ORDER_OWN,
+     .last = SLOT_USER_OTHERS},
+    {POOL_ORDER_FREE, .strict = true, .during = FN(cuCtxSynchronize), .error = CUDA_ERROR_ILLEGAL_ADDRESS,
+     .last = SLOT_USER_OTHERS},
+    {POOL_ORDER_OWN, .last = 2},
+    {POOL_ORDER_OWN, .during = FN(cuCtxRecordEvent), .other = POOL_ORDER_FREE, .last = SLOT_USER_OTHERS},
+    {POOL_ORDER_OWN, .during = FN(cuCtxWaitEvent), .other = POOL_ORDER_FREE, .last = SLOT_USER_OTHERS},
+    {POOL_ORDER_OWN, .during = FN(cuCtxRecordEvent), .other = POOL_ORDER_OWN, .last = SLOT_USER_OTHERS},
+    {POOL_ORDER_OWN, .during = FN(cuCtxWaitEvent), .error = CUDA_ERROR_ILLEGAL_ADDRESS, .last = SLOT_USER_OTHERS},
+    {POOL_ORDER_OWN, .strict = true, .last = 2}, /* it asks, and orders nothing: as before */
+    {POOL_ORDER_DEVICE, .last = SLOT_USER_OTHERS},
+};
+
+static struct context *ordered;
+static enum pool_order_how order_how;
+
+static void *order_one(void *arg)
+{
+    fake_current(ordered->handle);
+    order_ops.order(ordered, order_how);
+    return arg;
+}
+
+static void order_beside(void *arg)
+{
+    const struct beside *row = arg;
+
+    fake_before(row->during, NULL, NULL);
+    ordered->policy.strict = false;
+    order_how = row->other;
+    elsewhere(order_one, NULL);
+}
+
+/* Where two order at the same time, neither is the last: the record of either may be the later one. */
+ISOLATED_ROWS(test_last_by_two, besides, .environment = ORDERED)
+{
+    const struct beside *row = *state;
+    atomic_uint *last;
+
+    ordered = ready_all();
+    last = &ordered->slots[SLOT_COMBINER].user;
+    fake.relax_step = MS;
+    elsewhere(free_one, ordered);
+    assert_int_equal(*last, 1);
+    free_one(ordered);
+    assert_int_equal(*last, 2);
+    if (row->error)
+        fake_fail(row->during, row->error, 2);
+    else if (row->during)
+        fake_before(row->during, order_beside, (void *)(uintptr_t)row);
+    ordered->policy.strict = row->strict;
+    order_how = row->how;
+    order_one(NULL);
+    assert_int_equal(*last, row->last);
+}
+
 /* A wait on the host leaves nothing to wait for. */
 ALL_CASE(test_nothing_after_a_wait, .environment = ORDERED)
 {
