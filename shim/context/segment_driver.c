@@ -116,6 +116,7 @@ static void backend_reclaim(void *arg)
 {
     struct context *context = arg;
 
+    pin_resolve(context); /* the wait may be long, and another thread may have given back what this one has freed */
     arrivals_collect_own(context, 0);
 }
 
