@@ -242,24 +242,43 @@ void order_failed(struct context *context, CUresult result)
     }
 }
 
+/* A byte of the device, or of the host where the device has none left. */
+struct byte {
+    CUdeviceptr device;
+    void *host;
+};
+
+static CUresult byte_get(const struct real_driver *driver, struct byte *byte)
+{
+    const CUresult result = driver->cuMemAlloc_v2(&byte->device, 1);
+
+    return result && driver->cuMemAllocHost_v2 && driver->cuMemFreeHost ? driver->cuMemAllocHost_v2(&byte->host, 1)
+                                                                        : result;
+}
+
+static CUresult byte_put(const struct real_driver *driver, const struct byte *byte)
+{
+    return byte->host ? driver->cuMemFreeHost(byte->host) : driver->cuMemFree_v2(byte->device);
+}
+
 /*
- * Wait on the host while a stream captures. cuCtxSynchronize would invalidate the capture; a cuMemFree by a thread in
- * relaxed mode does not, and it waits for the device as well.
+ * Wait on the host while a stream captures. cuCtxSynchronize would invalidate the capture; a cuMemFree or cuMemFreeHost
+ * by a thread in relaxed mode does not, and they wait for the device as well.
  */
 static CUresult order_beside_capture(struct context *context)
 {
     struct visit visit;
-    CUdeviceptr ptr = 0;
+    struct byte byte = {0};
     CUresult result = context_enter(context, &visit);
 
     if (!result)
-        result = context->driver->cuMemAlloc_v2(&ptr, 1);
+        result = byte_get(context->driver, &byte);
     pin_sleep(context);
     if (!result)
-        result = context->driver->cuMemFree_v2(ptr);
+        result = byte_put(context->driver, &byte);
     pin_wake();
-    if (result && ptr) /* tried again, so that the byte is not leaked */
-        context->driver->cuMemFree_v2(ptr);
+    if (result && (byte.device || byte.host)) /* tried again, so that the byte is not leaked */
+        byte_put(context->driver, &byte);
     if (!visit.relaxed) /* in another mode the call may have invalidated the capture */
         result = result ? result : CUDA_ERROR_NOT_SUPPORTED;
     context_leave(context, &visit);

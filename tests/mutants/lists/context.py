@@ -248,6 +248,8 @@ MUTANTS = [
         ("if (!capturing || now_ns() >= captured || !context_stays(context)) break;", "break;")]),
     Mutant("NCCL: beside a capture nobody waits for work before registered memory goes", ["nccl_used / Used.test_freed_beside_a_capture"], [
         ("if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context);", "", "order_wait")]),
+    Mutant("beside a capture on a full device no byte of the host is freed", ["shim_order"], [
+        ("return result && driver->cuMemAllocHost_v2 && driver->cuMemFreeHost ? driver->cuMemAllocHost_v2(&byte->host, 1) : result;", "return result;")]),
     Mutant("a context that may be about to end is not waited for", ["api / Beside.test_releases_of_the_context"], [
         ("return true; limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;", "return true; limit = 0;")]),
     Mutant("cupool_trim leaves what could not go before", ["window"], [
