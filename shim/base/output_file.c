@@ -63,12 +63,10 @@ static bool move_away(const struct attempt *try)
     for (int i = 1; i < NUMBERS; i++) {
         const int n = snprintf(to, sizeof(to), "%s.%d", try->path, i);
 
-        if (n < 0 || (size_t)n >= sizeof(to))
+        if ((size_t)n >= sizeof(to)) /* or it fails */
             return false;
         if (syscall(SYS_renameat2, AT_FDCWD, try->name, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
             return true;
-        if (errno == EEXIST)
-            continue;
         /* NFS has no RENAME_NOREPLACE. A crash between the two calls leaves two names of one file. */
         if ((errno == EINVAL || errno == ENOSYS) && link(try->name, to) == 0)
             return unlink(try->name) == 0;
@@ -144,7 +142,7 @@ static int create(struct attempt *try, char *name, size_t len, const char **ret_
         const int n = snprintf(name, len, i ? "%s.%d" : "%s", try->path, i);
         enum outcome outcome;
 
-        if (n < 0 || (size_t)n >= len) {
+        if ((size_t)n >= len) { /* or it fails */
             errno = ENAMETOOLONG;
             return -1;
         }

@@ -79,7 +79,7 @@ static bool find_program(const char *name, char path[PATH_LEN])
         snprintf(path, PATH_LEN, "%s", name);
         return is_program(path);
     }
-    for (dirs = dirs ? dirs : "/bin:/usr/bin"; *name; dirs++) {
+    for (dirs = dirs ? dirs : "/bin:/usr/bin";; dirs++) {
         const size_t len = strcspn(dirs, ":");
 
         snprintf(path, PATH_LEN, "%.*s/%s", len ? (int)len : 1, len ? dirs : ".", name);
@@ -89,7 +89,6 @@ static bool find_program(const char *name, char path[PATH_LEN])
         if (!*dirs)
             return false;
     }
-    return false;
 }
 
 /* A copy of a word, for argv; NULL: no room. */
@@ -99,8 +98,7 @@ static char *keep(const char *word, size_t len)
 
     if (len >= sizeof(check.words) - check.words_len)
         return NULL;
-    memcpy(copy, word, len);
-    copy[len] = '\0';
+    memcpy(copy, word, len); /* the byte behind it is zero, as all that was not used */
     check.words_len += len + 1;
     return copy;
 }
@@ -128,7 +126,7 @@ static void drop(int n)
 static bool follow_script(void)
 {
     static char shell[] = "/bin/sh";
-    char line[1024], *words[2], *rest;
+    char line[1024] = "", *words[2], *rest;
     bool text;
     FILE *file = fopen(check.path, "re");
     size_t n;
@@ -139,7 +137,6 @@ static bool follow_script(void)
     }
     n = fread(line, 1, sizeof(line) - 1, file);
     fclose(file);
-    line[n] = '\0';
     text = !memchr(line, '\0', n);
     line[strcspn(line, "\n")] = '\0';
     check.argv[0] = keep(check.path, strlen(check.path));

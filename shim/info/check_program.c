@@ -126,10 +126,12 @@ static void ask_loader(const char *interp, const char *program)
     pid_t pid;
     int fds[2];
 
-    if (!is_loader(interp, loader) || pipe(fds) != 0 ||
-        asprintf(&env_preload, "%s:libcuda.so.1", preload ? preload : "") < 0)
+    if (!is_loader(interp, loader) || asprintf(&env_preload, "%s:libcuda.so.1", preload ? preload : "") < 0)
         return;
-    fflush(stdout);
+    if (pipe(fds) != 0) {
+        free(env_preload);
+        return;
+    }
     pid = fork();
     if (pid == 0) {
         setenv("LD_PRELOAD", env_preload, 1);
