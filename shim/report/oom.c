@@ -146,7 +146,7 @@ static bool is_due(int device, unsigned int time)
     uint64_t before = atomic_load(last);
     const uint64_t now = now_ns();
 
-    if (!is_said(time) && before && now - before < EVERY_NS)
+    if (!is_said(time) && now - before < EVERY_NS) /* the first time is said */
         return false;
     return atomic_compare_exchange_strong(last, &before, now) || is_said(time);
 }

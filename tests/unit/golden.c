@@ -96,6 +96,8 @@ static void replace_process(char *text)
     for (char *at = strstr(text, "cupool["); at; at = strstr(at + 1, "cupool[")) {
         const size_t digits = strspn(at + 7, "0123456789");
 
+        if (!digits)
+            continue;
         memmove(at + 7 + 1, at + 7 + digits, strlen(at + 7 + digits) + 1);
         at[7] = 'P';
     }

@@ -23,12 +23,13 @@ struct name {
     int len;              /* of the path, which is d/././t; 0: d/t */
     int flags, device;    /* device: d/t is of this kind */
     bool locked, removed; /* by another process */
-    int error;            /* of renameat2 */
+    int error, failure;   /* of renameat2; of each call that fails */
     bool swept;           /* each call fails in turn, too */
 };
 
 static const struct name names[] = {
     {.name = "nothing is there"},
+    {.name = "nothing is there, and calls would block", .failure = EWOULDBLOCK, .swept = true},
     {.name = "in a folder that is not there", .path = "d/none/t"},
     {.name = "a file without a byte", .text = ""},
     {.name = "a file with one byte", .text = "{"},
@@ -114,6 +115,7 @@ static int run(const void *arg)
 
     memset(to, '#', sizeof(to) - 1); /* what was there before does not matter */
     system_old_rename = name->error;
+    system_error = name->failure;
     prepare(name);
     fd = file_create(path_of(name), &kind, name->flags, to, name->room ? (size_t)name->room : sizeof(to));
     printf("%s: %s, %u locks\n", fd >= 0 ? "made" : "none", fd >= 0 ? to : "-", system_locks);

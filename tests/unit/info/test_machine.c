@@ -46,11 +46,11 @@ static const struct system_library newer[] = {DRIVER12(12050, NULL), CUDART("lib
                                               NCCL2(22902, NULL), END};
 static const struct system_library older[] = {DRIVER12(12049, NULL), CUDART("libcudart.so.11.0", 11080),
                                               NCCL2(22901, NULL), END};
-static const struct system_library cudart[] = {CUDART("libcudart.so", 10020), CUDART("libcudart.so.12", 12010), END};
+static const struct system_library cudart[] = {CUDART("libcudart.so", 10020), CUDART("libcudart.so.12", 12998), END};
 static const struct system_library old_nccl[] = {
     DRIVER12(12080, NULL), NCCL2(21803, " ncclMemAlloc ncclCommRegister ncclCommWindowRegister "), END};
 static const struct system_library no_memfree[] = {DRIVER12(12080, NULL),
-                                                   NCCL2(22903, " ncclMemFree ncclCommWindowRegister "), END};
+                                                   NCCL2(29998, " ncclMemFree ncclCommWindowRegister "), END};
 static const struct system_library stub[] = {DRIVER12(0, "all"), CUDART("libcudart.so.13", 13000), NCCL2(22809, "all"),
                                              END};
 static const struct system_library no_init[] = {DRIVER12(12080, " cuInit "), END};
@@ -146,6 +146,10 @@ static const struct {
     {"accepts without a setting", NULL, {{.libraries = none}, false, "--accepts"}},
     {"accepts two", NULL, {{.libraries = none}, false, "--accepts CUPOOL_FREE=auto x"}},
     {"accepts", NULL, {{.libraries = none}, false, "--accepts CUPOOL_RANK=3"}},
+    {"accepts the first one", NULL, {{.libraries = none}, false, "--accepts CUPOOL_ENABLE=0"}},
+    {"accepts a word", NULL, {{.libraries = none}, false, "--accepts CUPOOL_FREE=strict"}},
+    {"check", NULL, {{.libraries = none}, false, "--check none"}},
+    {"check with words", NULL, {{.libraries = none}, false, "--check none x"}},
     {"accepts over the environment", "CUPOOL_RANK=x", {{.libraries = none}, false, "--accepts CUPOOL_RANK=3"}},
     {"accepts not", "CUPOOL_FREE=auto", {{.libraries = none}, false, "--accepts CUPOOL_FREE=a=b"}},
     {"accepts an unknown one", NULL, {{.libraries = none}, false, "--accepts CUPOOL_NONE=1"}},
@@ -153,8 +157,8 @@ static const struct {
 };
 
 /* Only the lines of these settings: the others' texts are no business of the program's. */
-static const char *const shown[] = {"CUPOOL_ENABLE", "CUPOOL_FILL", "CUPOOL_RANK", "CUPOOL_REGISTER",
-                                    "CUPOOL_TRACE_FILE"};
+static const char *const shown[] = {"CUPOOL_ENABLE", "CUPOOL_FREE",     "CUPOOL_FILL",
+                                    "CUPOOL_RANK",   "CUPOOL_REGISTER", "CUPOOL_TRACE_FILE"};
 
 static int settings(const void *arg)
 {

@@ -271,6 +271,7 @@ ISOLATED_CASE(test_nearest)
         {"CUPOOL_STACKS", "CUPOOL_TRACE_STACKS"},
         {"CUPOOL_ACKS", NULL},
         {"CUPOOL_TRACE_", NULL},
+        {"STACKS", NULL}, /* words of a name count behind the prefix alone */
     };
 
     for (size_t i = 0; i < COUNT(rows); i++) {

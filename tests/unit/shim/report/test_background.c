@@ -15,9 +15,10 @@
 #include "trace/writer.h"
 #include "wrapped.h"
 
-#define FIRST   1000
-#define SECOND  1001
-#define WAKINGS 3
+#define FIRST     1000
+#define SECOND    1001
+#define WAKINGS   3
+#define SECOND_NS UINT64_C(1000000000)
 
 static atomic_uint ticks, polls, wrong, ended;
 
@@ -37,8 +38,11 @@ bool process_is_foreign(void)
     return false;
 }
 
+static atomic_uint decays;
+
 void context_decay_all(unsigned int age)
 {
+    atomic_fetch_add(&decays, 1);
 }
 
 bool trace_writes_behind(void)
@@ -121,11 +125,19 @@ const struct background_job background_jobs[] = {
 
 /* --- exit beside a job that does not end --- */
 
+static _Atomic(uint64_t) stands_at; /* the clocks, in nanoseconds; 0: they are the system's */
+
 /* The wall clock is about to be set back by an hour; each look takes a second while a job is stuck. */
 WRAPPED(int, clock_gettime, (clockid_t clock, struct timespec *ts))
 {
     static atomic_int passed;
+    const uint64_t ns = atomic_load(&stands_at);
     const int rc = __real_clock_gettime(clock, ts);
+
+    if (ns) {
+        *ts = (struct timespec){.tv_sec = (time_t)(ns / SECOND_NS), .tv_nsec = (long)(ns % SECOND_NS)};
+        return 0;
+    }
 
     ts->tv_sec += clock == CLOCK_REALTIME ? 3600 : atomic_load(&stuck) ? ++passed : 0;
     return rc;
@@ -150,6 +162,40 @@ UNIT_CASE(test_exit_waits_with_a_limit)
         while (!atomic_load(&stuck))
             nap_ns(1000000);
         exit(3);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
+/* How often idle memory was looked at, once the thread has been awake some more times. */
+static unsigned int decays_later(void)
+{
+    const unsigned int before = atomic_load(&ticks);
+
+    while (atomic_load(&ticks) < before + 5)
+        sched_yield();
+    return atomic_load(&decays);
+}
+
+/* Idle memory is looked at once a second, however often the thread is woken; of CUPOOL_DECAY=off here. */
+UNIT_CASE(test_looks_once_a_second)
+{
+    static const uint64_t steps[] = {0, SECOND_NS - 1, 1, 0, SECOND_NS - 1, 1, 3 * SECOND_NS};
+    static const unsigned int expected[] = {0, 0, 1, 1, 1, 2, 3};
+    int status = -1;
+    const pid_t child = fork();
+
+    if (child == 0) {
+        alarm(20);
+        atomic_store(&stands_at, 5 * SECOND_NS);
+        if (!background_start())
+            _exit(1);
+        for (unsigned int i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+            atomic_fetch_add(&stands_at, steps[i]);
+            if (decays_later() != expected[i])
+                _exit(10 + (int)i);
+        }
+        _exit(0);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);

@@ -105,6 +105,20 @@ ISOLATED_CASE(test_context_gone, .environment = "CUPOOL_DEBUG=guard")
     assert_int_equal(fake_calls(FN(cuMemcpyDtoHAsync_v2)), 1);
 }
 
+/* A block whose context is not known has a place in the table, and no guard bytes that could be looked at. */
+ISOLATED_CASE(test_no_context, .environment = "CUPOOL_DEBUG=guard")
+{
+    size_t size = 0;
+
+    started();
+    guard_alloc(NULL, MIB, 100, NULL);
+    guard_block_size(MIB, &size);
+    assert_int_equal(size, 100);
+    guard_free(MIB, /* may_wait: */ true);
+    assert_int_equal(fake_calls(FN(cuMemsetD8Async)), 0);
+    assert_int_equal(fake_calls(FN(cuMemcpyDtoHAsync_v2)), 0);
+}
+
 static void recorded_look(void)
 {
     if (fake_calls(FN(cuCtxRecordEvent)) != 1)

@@ -8,6 +8,7 @@
 #include "cases.h"
 #include "report/job.h"
 #include "report/stats_page_layout.h"
+#include "wrapped.h"
 
 static char folder[64];
 static struct job_row *rows;
@@ -217,6 +218,45 @@ CASE_WITH(test_many, begin, end)
         row_is(&rows[2 * i + 1], "node", i - 1, 1, i != 13, (uint64_t)i * 10, 1);
     }
     row_is(&rows[2 * RANKS], "all", -1, -1, false, sum, 2 * RANKS);
+}
+
+static unsigned int grown, grown_most = 1000;
+
+WRAPPED(void *, realloc, (void *old, size_t size))
+{
+    return grown++ < grown_most ? __real_realloc(old, size) : NULL;
+}
+
+/* Where there is no memory for more rows, those that fit are in the table; there is room for 64 at first, then 192. */
+CASE_WITH(test_no_memory, begin, end)
+{
+    static const struct {
+        unsigned int grown;
+        int pages;
+        size_t rows;
+        bool has_sum;
+    } expected[] = {{0, 3, 0, false}, {1, 63, 64, true}, {1, 64, 64, false}, {1, 70, 64, false}, {2, 70, 71, true}};
+    char name[32];
+
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
+        for (int rank = 0; rank < expected[i].pages; rank++) {
+            const struct page page = page_of(rank, 1, 10);
+
+            mkdir(folder, 0700);
+            snprintf(name, sizeof(name), "%d.page", rank);
+            put(name, &page, sizeof(page));
+        }
+        grown = 0;
+        grown_most = expected[i].grown;
+        assert_int_equal(job_take(&rows, &count), expected[i].rows > 0);
+        if (!expected[i].rows)
+            continue;
+        assert_int_equal(count, expected[i].rows);
+        assert_int_equal(strcmp(rows[count - 1].host, "all") == 0, expected[i].has_sum);
+        free(rows);
+        rows = NULL;
+    }
+    grown_most = 1000;
 }
 
 /* A file that is no page of the job stays, and so does the folder. */

@@ -164,6 +164,32 @@ UNIT_CASE(test_more_than_can_be_told)
     assert_int_equal(text[4 * 256], 'x');
 }
 
+/* A line is written where there is room for the longest one, of 256 bytes with its zero, and nothing behind the room.
+ */
+UNIT_CASE(test_room)
+{
+    static char text[16384];
+    size_t ends[GAP_TALLIES + 1], count = 0, len;
+
+    start(1, false);
+    for (int i = 0; i < 3; i++)
+        gap_tally(i, "cuda", 10, true);
+    len = gap_text(&gap, true, 40, 30, text, sizeof(text));
+    for (size_t i = 0; i < len; i++)
+        if (text[i] == '\n')
+            ends[count++] = i + 1;
+    for (size_t room = 512; room < 4096; room++) {
+        size_t lines = 1;
+
+        while (lines < count && ends[lines - 1] + 256 <= room)
+            lines++;
+        memset(text, '#', sizeof(text));
+        assert_int_equal(gap_text(&gap, true, 40, 30, text, room), ends[lines - 1]);
+        assert_int_equal(text[ends[lines - 1]], '\0');
+        assert_int_equal(text[ends[lines - 1] + 1], '#');
+    }
+}
+
 /* Time that does not pass, or goes back, gives no credit. */
 UNIT_CASE(test_a_clock_that_stands)
 {
