@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stubs.c - see stubs.h and system.h. */
-#define SYSTEM_ITSELF
 #include "system.h"
 
 #include <stdarg.h>
@@ -27,10 +26,19 @@
 struct stub stub;
 struct pins stub_pins;
 uint64_t system_ns;
+void (*system_handler)(int number);
 const char *system_library = "/usr/lib/libother.so";
 atomic_uint capture_count;
 atomic_int guard_mode, process_state = PROCESS_NEW;
 __thread unsigned int process_depth __attribute__((tls_model("initial-exec")));
+
+int system_sigaction(int number, const struct sigaction *action, struct sigaction *old)
+{
+    if (action && system_handler)
+        signal(number, system_handler);
+    system_handler = NULL;
+    return (sigaction)(number, action, old);
+}
 
 int system_clock_gettime(clockid_t clock, struct timespec *to)
 {
@@ -49,7 +57,7 @@ int system_iterate(int (*each)(struct dl_phdr_info *info, size_t size, void *arg
 
 const char *system_getenv(const char *name)
 {
-    return strcmp(name, "_CUPOOL_RUN") == 0 ? "4242" : getenv(name);
+    return strcmp(name, "_CUPOOL_RUN") == 0 ? "4242" : (getenv)(name);
 }
 
 static void say(const char *what, const char *format, va_list args)

@@ -197,7 +197,9 @@ struct table {
     const char *name, *environment;
     bool host, nccl, vmm, guard, own, unpooled, path, job, begun, closed, again;
     const char *library;
-    int devices, rank, signal;
+    int devices, rank;
+    int signal;               /* the program has a handler of this one */
+    bool info, ignored, late; /* with more arguments; it ignores it; it comes after a first look */
     bool passive;
 };
 
@@ -234,6 +236,19 @@ static const struct table tables[] = {
     {.name = "a debugger", .environment = STATS, .devices = 1, .begun = true, .guard = true, .own = true},
     {.name = "guards", .environment = STATS, .devices = 1, .begun = true, .guard = true},
     {.name = "the program's own signal", .environment = STATS, .devices = 1, .begun = true, .signal = SIGUSR2},
+    {.name = "the program's own signal with arguments",
+     .environment = STATS,
+     .devices = 1,
+     .begun = true,
+     .signal = SIGUSR2,
+     .info = true},
+    {.name = "a signal that the program ignores",
+     .environment = STATS,
+     .devices = 1,
+     .begun = true,
+     .signal = SIGUSR2,
+     .ignored = true},
+    {.name = "a handler that comes meanwhile", .environment = STATS, .devices = 1, .begun = true, .late = true},
     {.name = "nothing pooled, no driver", .environment = STATS, .rank = -1},
     {.name = "nothing pooled, a driver", .environment = STATS, .rank = 2, .library = "/usr/lib/libcuda.so.1"},
     {.name = "nothing pooled, a driver without a folder", .environment = STATS, .rank = 2, .library = "libcuda.so.1"},
@@ -264,6 +279,14 @@ static void before(const struct table *table)
          .driver_ns = 123456789,
          .peak_live = MIB,
          .peak_held = 2 * MIB},
+        {.host = "node",
+         .rank = 1,
+         .device = 0,
+         .ended = true,
+         .allocs = 1000,
+         .hits = 995,
+         .driver_ns = 123456789012345678,
+         .peak_live = 3},
         {.host = "a name of a host that is long",
          .rank = -1,
          .device = -1,
@@ -303,7 +326,7 @@ static void before(const struct table *table)
                          .path = table->path ? "/tmp/t.jsonl" : NULL};
     stub.quiet = table->devices > 2; /* the events would be as many */
     stub.job = table->job ? rows : NULL;
-    stub.job_count = 2;
+    stub.job_count = 3;
     if (table->library)
         system_library = table->library;
     atomic_store(&guard_mode, table->guard);
@@ -322,13 +345,17 @@ static void handler(int number)
 static int table(const void *arg)
 {
     const struct table *table = arg;
+    struct sigaction now;
 
     before(table);
     if (!table->begun)
         return 0; /* the rest comes at exit */
     system_ns = 1000000000;
+    now =
+        (struct sigaction){.sa_handler = table->ignored ? SIG_IGN : handler, .sa_flags = table->info ? SA_SIGINFO : 0};
     if (table->signal)
-        signal(table->signal, handler);
+        sigaction(table->signal, &now, NULL);
+    system_handler = table->late ? handler : NULL;
     stats_start();
     printf("due %lld\n", (long long)stats_due(system_ns));
     stats_tick(system_ns + 1999999999);
@@ -339,9 +366,16 @@ static int table(const void *arg)
     system_ns += 2000000000;
     stats_tick(system_ns);
     printf("due %lld\n", (long long)stats_due(system_ns));
+    system_ns += 500000000000000000;
+    raise(SIGUSR2);
+    stats_tick(system_ns);
     stats_finish();
     stats_forget();
-    signal(SIGUSR2, SIG_IGN);
+    sigaction(SIGUSR2, NULL, &now);
+    printf("its handler is %s\n", now.sa_handler == SIG_DFL   ? "none"
+                                  : now.sa_handler == SIG_IGN ? "to ignore it"
+                                  : now.sa_handler == handler ? "the program's"
+                                                              : "the library's");
     return 0;
 }
 

@@ -10,6 +10,7 @@
 #include "cases.h"
 #include "clock.h"
 #include "context/device.h"
+#include "context/limits.h"
 #include "report/background_thread.h"
 #include "trace/trace.h"
 #include "trace/writer.h"
@@ -26,10 +27,10 @@ static atomic_uint ticks, polls, wrong, ended;
 
 __thread unsigned int process_depth __attribute__((tls_model("initial-exec")));
 
+static struct conf conf = {.decay.number = UINT64_MAX};
+
 const struct conf *conf_get(void)
 {
-    static struct conf conf = {.decay.number = UINT64_MAX};
-
     return &conf;
 }
 
@@ -38,10 +39,11 @@ bool process_is_foreign(void)
     return false;
 }
 
-static atomic_uint decays;
+static atomic_uint decays, decay_age;
 
 void context_decay_all(unsigned int age)
 {
+    atomic_store(&decay_age, age);
     atomic_fetch_add(&decays, 1);
 }
 
@@ -177,28 +179,46 @@ static unsigned int decays_later(void)
     return atomic_load(&decays);
 }
 
-/* Idle memory is looked at once a second, however often the thread is woken; of CUPOOL_DECAY=off here. */
-UNIT_CASE(test_looks_once_a_second)
-{
-    static const uint64_t steps[] = {0, SECOND_NS - 1, 1, 0, SECOND_NS - 1, 1, 3 * SECOND_NS};
-    static const unsigned int expected[] = {0, 0, 1, 1, 1, 2, 3};
-    int status = -1;
-    const pid_t child = fork();
+static const struct {
+    uint64_t decay; /* the setting */
+    uint64_t period;
+    unsigned int age;
+} looks[] = {
+    {UINT64_MAX, SECOND_NS, 0},
+    {20, 20 * SECOND_NS / DECAY_TICKS, DECAY_TICKS - 1},
+    {0, SECOND_NS / 10, DECAY_TICKS - 1},
+};
 
-    if (child == 0) {
-        alarm(20);
-        atomic_store(&stands_at, 5 * SECOND_NS);
-        if (!background_start())
-            _exit(1);
-        for (unsigned int i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
-            atomic_fetch_add(&stands_at, steps[i]);
-            if (decays_later() != expected[i])
-                _exit(10 + (int)i);
-        }
-        _exit(0);
+static int looks_try(unsigned int row)
+{
+    const uint64_t period = looks[row].period, steps[] = {0, period - 1, 1, 0, period - 1, 1, 3 * period};
+    static const unsigned int expected[] = {0, 0, 1, 1, 1, 2, 3};
+
+    alarm(20);
+    conf.decay.number = looks[row].decay;
+    atomic_store(&stands_at, 5 * SECOND_NS);
+    if (!background_start())
+        return 1;
+    for (unsigned int i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+        atomic_fetch_add(&stands_at, steps[i]);
+        if (decays_later() != expected[i] || (expected[i] && atomic_load(&decay_age) != looks[row].age))
+            return 10 + (int)i;
     }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    return 0;
+}
+
+/* Idle memory is looked at when the time has come, however often the thread is woken. */
+UNIT_CASE(test_looks_at_times)
+{
+    for (unsigned int row = 0; row < sizeof(looks) / sizeof(looks[0]); row++) {
+        const pid_t child = fork();
+        int status = -1;
+
+        if (child == 0)
+            _exit(looks_try(row));
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+    }
 }
 
 /* Between two ticks the thread sleeps once. */
