@@ -14,6 +14,7 @@ const char *system_removes;
 unsigned int system_locks;
 int system_old_rename;
 long system_ns;
+int system_held;
 
 static bool fails(const char *what)
 {
@@ -50,19 +51,52 @@ ssize_t system_pread(int fd, void *to, size_t len, off_t at)
     return fails("pread") ? -1 : pread(fd, to, len, at);
 }
 
-/* Fails, or writes half. */
+int system_mutex(pthread_mutex_t *mutex, int (*call)(pthread_mutex_t *mutex), int more)
+{
+    const int rc = call(mutex);
+
+    system_held += rc ? 0 : more;
+    if (system_held < 0)
+        printf("a mutex is unlocked that is not locked\n");
+    return rc;
+}
+
+/* True if a write fails; *ret_len: the bytes that it writes all the same. */
+static bool write_fails(const char *what, size_t len, size_t *ret_len)
+{
+    static int more; /* writes that fail after this one */
+    int state;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+    if (state != PTHREAD_CANCEL_DISABLE) {
+        pthread_setcancelstate(state, NULL);
+        printf("a thread that writes can be cancelled\n");
+    }
+    *ret_len = len;
+    if (more) {
+        more--;
+        errno = EIO;
+        return true;
+    }
+    if (!fails(what))
+        return false;
+    more = system_failure == FAILS_TORN ? 1 : system_failure == FAILS_BUT_ONE ? 2 : 0;
+    *ret_len = system_failure == FAILS_HALF || system_failure == FAILS_TORN ? len / 2 : more ? len - 1 : 0;
+    if (system_failure == FAILS_LARGE) {
+        raise(SIGXFSZ);
+        errno = EFBIG;
+    }
+    return system_failure != FAILS_HALF && system_failure != FAILS_NOTHING && !more;
+}
+
 ssize_t system_write(int fd, const void *from, size_t len)
 {
-    if (!fails("write"))
-        return write(fd, from, len);
-    return system_failure == FAILS_HALF ? write(fd, from, len / 2) : -1;
+    return write_fails("write", len, &len) ? -1 : write(fd, from, len);
 }
 
 ssize_t system_pwrite(int fd, const void *from, size_t len, off_t at)
 {
-    if (!fails("pwrite"))
-        return pwrite(fd, from, len, at);
-    return system_failure == FAILS_HALF ? pwrite(fd, from, len / 2, at) : -1;
+    return write_fails("pwrite", len, &len) ? -1 : pwrite(fd, from, len, at);
 }
 
 int system_fstat(int fd, struct stat *st)

@@ -27,7 +27,9 @@
 #include <unistd.h>
 
 /* How a call fails. */
-enum system_failure { FAILS_EIO, FAILS_EINTR, FAILS_HALF };
+/* FAILS_NOTHING: no byte is written. FAILS_LARGE: the file may not get larger, and a signal says so. FAILS_TORN: half
+ * is written, and the next write fails. FAILS_BUT_ONE: all but a byte is written, and the next two fail. */
+enum system_failure { FAILS_EIO, FAILS_EINTR, FAILS_HALF, FAILS_NOTHING, FAILS_LARGE, FAILS_TORN, FAILS_BUT_ONE };
 
 extern enum system_failure system_failure;
 /* The errno value of FAILS_EIO; 0: EIO. */
@@ -41,6 +43,10 @@ extern const char *system_removes;
 /* How often a lock was asked for. */
 extern unsigned int system_locks;
 
+/* Mutexes that are held. */
+extern int system_held;
+
+int system_mutex(pthread_mutex_t *mutex, int (*call)(pthread_mutex_t *mutex), int more);
 int system_open(const char *path, int flags, ...);
 ssize_t system_read(int fd, void *to, size_t len);
 ssize_t system_pread(int fd, void *to, size_t len, off_t at);
@@ -61,26 +67,29 @@ int system_clock_gettime(clockid_t clock, struct timespec *to);
 long system_call(long number, ...);
 
 #ifndef SYSTEM_ITSELF
-#define open(...)                 system_open(__VA_ARGS__)
-#define read(fd, to, len)         system_read(fd, to, len)
-#define pread(fd, to, len, at)    system_pread(fd, to, len, at)
-#define write(fd, from, len)      system_write(fd, from, len)
-#define pwrite(fd, from, len, at) system_pwrite(fd, from, len, at)
-#define fstat(fd, st)             system_fstat(fd, st)
-#define stat(path, st)            system_stat(path, st)
-#define lstat(path, st)           system_lstat(path, st)
-#define readlink(path, to, len)   system_readlink(path, to, len)
-#define flock(fd, operation)      system_flock(fd, operation)
-#define link(from, to)            system_link(from, to)
-#define unlink(path)              system_unlink(path)
-#define ftruncate(fd, len)        system_ftruncate(fd, len)
-#define close(fd)                 system_close(fd)
-#define fcntl(...)                system_fcntl(__VA_ARGS__)
-#define gethostname(to, len)      system_gethostname(to, len)
-#define clock_gettime(clock, to)  system_clock_gettime(clock, to)
-#define syscall(...)              system_call(__VA_ARGS__)
-#define getpid()                  4242
-#define getppid()                 4000
+#define pthread_mutex_lock(mutex)    system_mutex(mutex, pthread_mutex_lock, 1)
+#define pthread_mutex_trylock(mutex) system_mutex(mutex, pthread_mutex_trylock, 1)
+#define pthread_mutex_unlock(mutex)  system_mutex(mutex, pthread_mutex_unlock, -1)
+#define open(...)                    system_open(__VA_ARGS__)
+#define read(fd, to, len)            system_read(fd, to, len)
+#define pread(fd, to, len, at)       system_pread(fd, to, len, at)
+#define write(fd, from, len)         system_write(fd, from, len)
+#define pwrite(fd, from, len, at)    system_pwrite(fd, from, len, at)
+#define fstat(fd, st)                system_fstat(fd, st)
+#define stat(path, st)               system_stat(path, st)
+#define lstat(path, st)              system_lstat(path, st)
+#define readlink(path, to, len)      system_readlink(path, to, len)
+#define flock(fd, operation)         system_flock(fd, operation)
+#define link(from, to)               system_link(from, to)
+#define unlink(path)                 system_unlink(path)
+#define ftruncate(fd, len)           system_ftruncate(fd, len)
+#define close(fd)                    system_close(fd)
+#define fcntl(...)                   system_fcntl(__VA_ARGS__)
+#define gethostname(to, len)         system_gethostname(to, len)
+#define clock_gettime(clock, to)     system_clock_gettime(clock, to)
+#define syscall(...)                 system_call(__VA_ARGS__)
+#define getpid()                     4242
+#define getppid()                    4000
 #endif
 
 #endif

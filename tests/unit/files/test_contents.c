@@ -127,7 +127,7 @@ static int trace_gone(const void *arg)
 static int page(const void *arg)
 {
     const enum system_failure *how = arg;
-    int copy;
+    int copy, cancel;
 
     system_failure = how ? *how : FAILS_EIO;
     tree_start();
@@ -135,6 +135,8 @@ static int page(const void *arg)
     tree_errno("stats_page_open");
     printf("due %lld\n", (long long)stats_page_due(0));
     copy = (open)(page_path, O_RDONLY | O_CLOEXEC);
+    /* The callers see to it that their thread is not cancelled: it is the library's own, or ends the process. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     system_ns += 1000;
     stats_page_tick(0);
     system_ns += 1000;
@@ -153,6 +155,7 @@ static int page(const void *arg)
     tree_errno("stats_page_finish");
     printf("due %lld\n", (long long)stats_page_due(0));
     stats_page_tick(3000000000);
+    pthread_setcancelstate(cancel, NULL);
     if (copy >= 0)
         (close)(copy);
     errno = TREE_ERRNO;
@@ -194,9 +197,16 @@ static int page_elsewhere(const void *arg)
 #define TRACE  "CUPOOL_TRACE_FILE=d/t CUPOOL_STATS_FILE=d/p RANK=3 LOCAL_RANK=1"
 #define ALLOCS TRACE " CUPOOL_TRACE_EVENTS=segment,alloc"
 
+static void held(void)
+{
+    if (system_held)
+        printf("%d mutexes are held\n", system_held);
+}
+
 void golden_cases(void)
 {
-    static const enum system_failure hows[] = {FAILS_EIO, FAILS_EINTR, FAILS_HALF};
+    static const enum system_failure hows[] = {FAILS_EIO,   FAILS_EINTR, FAILS_HALF,   FAILS_NOTHING,
+                                               FAILS_LARGE, FAILS_TORN,  FAILS_BUT_ONE};
     static const unsigned int devices[] = {1, 62, 63, 64, 65};
     const struct golden single[] = {
         {"no trace", "CUPOOL_TRACE_FILE=off", trace, NULL},
@@ -219,6 +229,7 @@ void golden_cases(void)
     char name[64];
 
     umask(022);
+    golden_after = held;
     golden_replace(CUPOOL_VERSION, "VERSION");
     golden_replace(program_invocation_short_name, "PROGRAM");
     for (size_t i = 0; i < sizeof(single) / sizeof(single[0]); i++)
@@ -230,7 +241,8 @@ void golden_cases(void)
         golden_run(&golden);
     }
     for (size_t i = 0; i < sizeof(hows) / sizeof(hows[0]); i++) {
-        static const char *const words[] = {"an error", "a signal", "half"};
+        static const char *const words[] = {
+            "an error", "a signal", "half", "no byte", "a limit", "half and an error", "all but a byte and two errors"};
         const struct golden swept[] = {{name, ALLOCS, trace, &hows[i]}, {name, TRACE, page, &hows[i]}};
 
         snprintf(name, sizeof(name), "a trace, by %s", words[i]);

@@ -34,9 +34,10 @@ __thread unsigned int process_depth __attribute__((tls_model("initial-exec")));
 
 int system_sigaction(int number, const struct sigaction *action, struct sigaction *old)
 {
-    if (action && system_handler)
+    if (action && system_handler) {
         signal(number, system_handler);
-    system_handler = NULL;
+        system_handler = NULL;
+    }
     return (sigaction)(number, action, old);
 }
 
