@@ -18,7 +18,8 @@ int system_held;
 
 static bool fails(const char *what)
 {
-    if (!golden_call_fails(what))
+    /* Only writes fail in the other ways. */
+    if ((system_failure > FAILS_EINTR && !strstr(what, "write")) || !golden_call_fails(what))
         return false;
     errno = system_failure == FAILS_EINTR ? EINTR : system_error ? system_error : EIO;
     return true;
@@ -62,7 +63,7 @@ int system_mutex(pthread_mutex_t *mutex, int (*call)(pthread_mutex_t *mutex), in
 }
 
 /* True if a write fails; *ret_len: the bytes that it writes all the same. */
-static bool write_fails(const char *what, size_t len, size_t *ret_len)
+static bool write_fails(const char *what, const char *data, size_t len, size_t *ret_len)
 {
     static int more; /* writes that fail after this one */
     int state;
@@ -80,8 +81,10 @@ static bool write_fails(const char *what, size_t len, size_t *ret_len)
     }
     if (!fails(what))
         return false;
-    more = system_failure == FAILS_TORN ? 1 : system_failure == FAILS_BUT_ONE ? 2 : 0;
+    more = system_failure == FAILS_TORN || system_failure == FAILS_LINE ? 1 : system_failure == FAILS_BUT_ONE ? 2 : 0;
     *ret_len = system_failure == FAILS_HALF || system_failure == FAILS_TORN ? len / 2 : more ? len - 1 : 0;
+    if (system_failure == FAILS_LINE && memchr(data, '\n', len))
+        *ret_len = (size_t)((const char *)memchr(data, '\n', len) - data);
     if (system_failure == FAILS_LARGE) {
         raise(SIGXFSZ);
         errno = EFBIG;
@@ -91,12 +94,12 @@ static bool write_fails(const char *what, size_t len, size_t *ret_len)
 
 ssize_t system_write(int fd, const void *from, size_t len)
 {
-    return write_fails("write", len, &len) ? -1 : write(fd, from, len);
+    return write_fails("write", from, len, &len) ? -1 : write(fd, from, len);
 }
 
 ssize_t system_pwrite(int fd, const void *from, size_t len, off_t at)
 {
-    return write_fails("pwrite", len, &len) ? -1 : pwrite(fd, from, len, at);
+    return write_fails("pwrite", from, len, &len) ? -1 : pwrite(fd, from, len, at);
 }
 
 int system_fstat(int fd, struct stat *st)

@@ -28,8 +28,18 @@
 
 /* How a call fails. */
 /* FAILS_NOTHING: no byte is written. FAILS_LARGE: the file may not get larger, and a signal says so. FAILS_TORN: half
- * is written, and the next write fails. FAILS_BUT_ONE: all but a byte is written, and the next two fail. */
-enum system_failure { FAILS_EIO, FAILS_EINTR, FAILS_HALF, FAILS_NOTHING, FAILS_LARGE, FAILS_TORN, FAILS_BUT_ONE };
+ * is written, and the next write fails. FAILS_BUT_ONE: all but a byte is written, and the next two fail. FAILS_LINE:
+ * the first line is written but for its end, and the next write fails. */
+enum system_failure {
+    FAILS_EIO,
+    FAILS_EINTR,
+    FAILS_HALF,
+    FAILS_NOTHING,
+    FAILS_LARGE,
+    FAILS_TORN,
+    FAILS_BUT_ONE,
+    FAILS_LINE
+};
 
 extern enum system_failure system_failure;
 /* The errno value of FAILS_EIO; 0: EIO. */

@@ -27,8 +27,10 @@ static void events(void)
     system_ns += 1000;
     trace_segment(&got, "segment_alloc", "\"n\":%d", 2);
     system_ns += 1000;
-    if (trace_allocs())
+    if (trace_allocs()) {
         trace_block(TRACE_BLOCK_ALLOC, &block);
+        trace_block(TRACE_BLOCK_FREE_COMPLETED, &block);
+    }
     system_ns += 1000;
     trace_frequent("often", "\"n\":%d", 3);
     system_ns += 1000;
@@ -205,8 +207,8 @@ static void held(void)
 
 void golden_cases(void)
 {
-    static const enum system_failure hows[] = {FAILS_EIO,   FAILS_EINTR, FAILS_HALF,   FAILS_NOTHING,
-                                               FAILS_LARGE, FAILS_TORN,  FAILS_BUT_ONE};
+    static const enum system_failure hows[] = {FAILS_EIO,   FAILS_EINTR, FAILS_HALF,    FAILS_NOTHING,
+                                               FAILS_LARGE, FAILS_TORN,  FAILS_BUT_ONE, FAILS_LINE};
     static const unsigned int devices[] = {1, 62, 63, 64, 65};
     const struct golden single[] = {
         {"no trace", "CUPOOL_TRACE_FILE=off", trace, NULL},
@@ -241,8 +243,14 @@ void golden_cases(void)
         golden_run(&golden);
     }
     for (size_t i = 0; i < sizeof(hows) / sizeof(hows[0]); i++) {
-        static const char *const words[] = {
-            "an error", "a signal", "half", "no byte", "a limit", "half and an error", "all but a byte and two errors"};
+        static const char *const words[] = {"an error",
+                                            "a signal",
+                                            "half",
+                                            "no byte",
+                                            "a limit",
+                                            "half and an error",
+                                            "all but a byte and two errors",
+                                            "a line without its end and an error"};
         const struct golden swept[] = {{name, ALLOCS, trace, &hows[i]}, {name, TRACE, page, &hows[i]}};
 
         snprintf(name, sizeof(name), "a trace, by %s", words[i]);
