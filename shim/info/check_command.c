@@ -37,7 +37,7 @@ static const char *const starters[] = {
 
 static struct {
     int argc;
-    char *argv[ARGS_MAX + 1];
+    char *argv[ARGS_MAX];
     char path[PATH_LEN]; /* of argv[0] */
     char words[1 << 14]; /* words of the command that were not in argv */
     size_t words_len;
@@ -107,7 +107,7 @@ static bool put_in_front(int n, char *const *words)
 {
     if (check.argc + n > ARGS_MAX)
         return false;
-    memmove(check.argv + n, check.argv, ((size_t)check.argc + 1) * sizeof(check.argv[0]));
+    memmove(check.argv + n, check.argv, (size_t)check.argc * sizeof(check.argv[0]));
     for (int i = 0; i < n; i++)
         check.argv[i] = words[i];
     check.argc += n;
@@ -116,7 +116,7 @@ static bool put_in_front(int n, char *const *words)
 
 static void drop(int n)
 {
-    memmove(check.argv, check.argv + n, ((size_t)(check.argc - n) + 1) * sizeof(check.argv[0]));
+    memmove(check.argv, check.argv + n, (size_t)(check.argc - n) * sizeof(check.argv[0]));
     check.argc -= n;
 }
 

@@ -119,6 +119,27 @@ ISOLATED_CASE(test_no_context, .environment = "CUPOOL_DEBUG=guard")
     assert_int_equal(fake_calls(FN(cuMemcpyDtoHAsync_v2)), 0);
 }
 
+/* Guard bytes that could not be written are not looked at. */
+ISOLATED_CASE(test_not_written, .environment = "CUPOOL_DEBUG=guard")
+{
+    started();
+    fake_fail(FN(cuMemsetD8Async), CUDA_ERROR_UNKNOWN, 1);
+    guard_alloc(context_current(&fake.driver), MIB, 100, NULL);
+    assert_int_equal(fake_calls(FN(cuMemsetD8Async)), 1);
+    guard_free(MIB, /* may_wait: */ true);
+    assert_int_equal(fake_calls(FN(cuMemcpyDtoHAsync_v2)), 0);
+}
+
+/* Without guards only the table is kept. */
+ISOLATED_CASE(test_no_guards, .environment = "CUPOOL_DEBUG=1")
+{
+    started();
+    guard_alloc(context_current(&fake.driver), MIB, 100, NULL);
+    guard_free(MIB, /* may_wait: */ true);
+    assert_int_equal(fake_calls(FN(cuMemsetD8Async)), 0);
+    assert_int_equal(fake_calls(FN(cuMemcpyDtoHAsync_v2)), 0);
+}
+
 static void recorded_look(void)
 {
     if (fake_calls(FN(cuCtxRecordEvent)) != 1)
