@@ -2,7 +2,6 @@
 /* fake_driver.c - see fake_driver.h. */
 #include "fake_driver.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,40 +39,27 @@ static int stream_number(CUstream stream)
     return (uintptr_t)stream > 16 ? (int)((struct fake_stream *)stream - fake.streams) : -(int)(uintptr_t)stream;
 }
 
-__attribute__((format(printf, 1, 2))) static void log_add(const char *format, ...)
+bool fake_fails(size_t function)
 {
-    va_list args;
-
-    if (fake.logged && fake.logged + 1 < sizeof(fake.log))
-        fake.log[fake.logged++] = ' ';
-    va_start(args, format);
-    fake.logged += (size_t)vsnprintf(fake.log + fake.logged, sizeof(fake.log) - fake.logged, format, args);
-    va_end(args);
-    if (fake.logged >= sizeof(fake.log))
-        fake.logged = sizeof(fake.log) - 1;
-}
-
-const char *fake_log(void)
-{
-    static char text[sizeof(fake.log)];
-
-    memcpy(text, fake.log, sizeof(text));
-    fake.log[0] = '\0';
-    fake.logged = 0;
-    return text;
+    if (function < fake.fault_from || ++fake.steps != fake.fault_at)
+        return false;
+    fake.faulted = function;
+    return true;
 }
 
 static CUresult script(size_t function)
 {
     struct fake_script *script = &fake.scripts[function];
 
-    if (fake_locks_held()) {
+    if (fake_locks_held() && !fake.comm_locked) {
         fprintf(stderr, "a lock is held over a call of the driver\n");
         abort();
     }
     script->calls++;
     if (script->before)
         script->before(script->arg);
+    if (fake_fails(function))
+        return fake.fault;
     if (script->from) {
         script->from--;
         return CUDA_SUCCESS;
@@ -87,7 +73,7 @@ static CUresult script(size_t function)
 /* The result of a call that the log names; an error of the current context comes first. */
 #define CALLED(name, ...)                                                                                              \
     do {                                                                                                               \
-        log_add(__VA_ARGS__);                                                                                          \
+        fake_log_add(__VA_ARGS__);                                                                                     \
         ASKED(name);                                                                                                   \
     } while (0)
 /* For a query, which leaves no word in the log. */
@@ -312,13 +298,19 @@ static CUresult stream_synchronize(CUstream stream)
 static CUresult set(CUdeviceptr addr, unsigned char byte, size_t size, CUstream stream)
 {
     CALLED(cuMemsetD8Async, "set:%#llx,%u,%zu,s%d", addr, byte, size, stream_number(stream));
+    fake.bytes_at = size > 1 ? addr : fake.bytes_at;
+    if (addr - fake.bytes_at < sizeof(fake.bytes) && size <= sizeof(fake.bytes) - (addr - fake.bytes_at))
+        memset(fake.bytes + (addr - fake.bytes_at), byte, size);
     return CUDA_SUCCESS;
 }
 
 static CUresult read_back(void *to, CUdeviceptr addr, size_t size, CUstream stream)
 {
     CALLED(cuMemcpyDtoHAsync_v2, "read:%#llx,%zu,s%d", addr, size, stream_number(stream));
-    memset(to, 0x5a, size);
+    if (fake.bytes_at && addr == fake.bytes_at && size <= sizeof(fake.bytes))
+        memcpy(to, fake.bytes, size);
+    else
+        memset(to, 0x5a, size);
     return CUDA_SUCCESS;
 }
 
@@ -328,13 +320,13 @@ void fake_range_add(CUdeviceptr addr, size_t size, CUmemorytype type, int device
 {
     for (unsigned int i = 0; i < FAKE_RANGES; i++)
         if (!fake.ranges[i].size) {
-            fake.ranges[i] = (struct fake_range){addr, size, type, device};
+            fake.ranges[i] = (struct fake_range){addr, size, type, device, false};
             return;
         }
     abort();
 }
 
-static struct fake_range *range_of(CUdeviceptr addr)
+struct fake_range *fake_range_of(CUdeviceptr addr)
 {
     for (unsigned int i = 0; i < FAKE_RANGES; i++)
         if (addr - fake.ranges[i].addr < fake.ranges[i].size)
@@ -358,7 +350,7 @@ static CUresult mem_alloc(CUdeviceptr *addr, size_t size)
 
 static CUresult range_free(CUdeviceptr addr)
 {
-    struct fake_range *range = range_of(addr);
+    struct fake_range *range = fake_range_of(addr);
 
     if (!range || range->addr != addr)
         return CUDA_ERROR_INVALID_VALUE;
@@ -389,7 +381,7 @@ static CUresult mem_info(size_t *free, size_t *total)
 
 static CUresult pointer_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr addr)
 {
-    const struct fake_range *range = range_of(addr);
+    const struct fake_range *range = fake_range_of(addr);
 
     ASKED(cuPointerGetAttribute);
     if (!range)
@@ -400,6 +392,12 @@ static CUresult pointer_attribute(void *data, CUpointer_attribute attribute, CUd
         *(int *)data = range->device;
     else if (attribute == CU_POINTER_ATTRIBUTE_BUFFER_ID)
         *(unsigned long long *)data = range->addr; /* no address comes twice */
+    else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)
+        *(CUdeviceptr *)data = range->addr;
+    else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE)
+        *(size_t *)data = range->size;
+    else if (attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)
+        *(unsigned long long *)data = range->shareable;
     else
         return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;

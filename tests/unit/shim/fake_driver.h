@@ -59,6 +59,7 @@ struct fake_range {
     size_t size;
     CUmemorytype type;
     int device;
+    bool shareable; /* with other processes */
 };
 
 /* A member of struct real_driver, by number. */
@@ -86,6 +87,11 @@ struct fake {
     size_t free;
     bool pools; /* the device has the driver's memory pools */
     struct fake_script scripts[FNS];
+    unsigned int steps, fault_at; /* calls so far; the one that fails, counted from 1; 0: none */
+    CUresult fault;               /* what that returns */
+    size_t faulted, fault_from;   /* its function; the first function whose calls count */
+    CUdeviceptr bytes_at;         /* of a fill of more than a byte: what is filled there is read back; 0: not yet */
+    unsigned char bytes[256];
     char log[16384], said[16384], traced[16384]; /* calls of the driver; log lines; events of the trace */
     size_t logged;
     uint64_t traced_at; /* the time of the last event of an earlier moment */
@@ -120,6 +126,7 @@ struct fake {
     bool disk_full;
     bool append_only;             /* files cannot be made shorter */
     const struct real_nccl *nccl; /* NULL: none is loaded */
+    bool comm_locked;             /* a lock may be held over calls, because a communicator's is */
     bool registers;               /* memory is registered with NCCL, says the library */
     size_t parked;                /* bytes that could not be deregistered, and may go now */
     void *next_of[REAL_COUNT];    /* what is behind each exported function */
@@ -137,12 +144,17 @@ void fake_current(CUcontext handle);
 bool fake_thread_is_clean(CUcontext handle);
 /* Say that there is memory at addr. */
 void fake_range_add(CUdeviceptr addr, size_t size, CUmemorytype type, int device);
+/* The memory around addr; NULL: none. */
+struct fake_range *fake_range_of(CUdeviceptr addr);
 
 /* Locks of the library that this thread holds; a call of the driver below one ends the test. */
 unsigned int fake_locks_held(void);
 
-/* The log since the last call; the text stays until the next one. */
+/* The log since the last call; the text stays until the next one. Tests add the calls of their own stand-ins. */
 const char *fake_log(void);
+__attribute__((format(printf, 1, 2))) void fake_log_add(const char *format, ...);
+/* A call: is it the one that is to fail? */
+bool fake_fails(size_t function);
 static inline unsigned int fake_calls(size_t function)
 {
     return fake.scripts[function].calls;
