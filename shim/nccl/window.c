@@ -126,14 +126,14 @@ static int agree(const struct real_nccl *nccl, ncclComm_t comm, int rank, int ra
             driver->cuMemFree_v2(at);
         driver->cuStreamDestroy_v2(stream);
     }
-    if (!result && memcmp(&all[rank], mine, sizeof(*mine)) != 0)
+    if (result || memcmp(&all[rank], mine, sizeof(*mine)) != 0)
         rc = -EIO;
-    for (int i = 0; !result && !rc && i < ranks; i++)
+    for (int i = 0; !rc && i < ranks; i++)
         rc = all[i].problem > PROBLEM_MAX ? -EIO : -(int)all[i].problem;
-    for (int i = 0; !result && !rc && i < ranks; i++)
+    for (int i = 0; !rc && i < ranks; i++)
         rc = all[i].start == all[0].start && all[i].size == all[0].size ? 0 : -EXDEV;
     free(all);
-    return result ? -EIO : rc;
+    return rc;
 }
 
 /* Can windows be made with the loaded libraries, now and by this thread? 0 or a negative errno value. */

@@ -39,6 +39,7 @@ static struct {
     unsigned int comms, handles, windows; /* made so far */
     int memory, streams;                  /* there now */
     unsigned int busy;                    /* so often a communicator says that its work goes on */
+    bool fails_later;                     /* then it cannot say */
 } nccl;
 
 /* Does the call do what it is to do? What goes on in the background does. */
@@ -67,7 +68,15 @@ static bool does(size_t function, ncclResult_t *ret_result)
 ANSWER(ncclCommCuDevice, device, int, 0)
 ANSWER(ncclCommUserRank, user_rank, int, 1)
 ANSWER(ncclCommCount, ranks_of, int, 2)
-ANSWER(ncclCommGetAsyncError, error_of, ncclResult_t, nccl.busy &&nccl.busy-- ? ncclInProgress : ncclSuccess)
+
+static ncclResult_t error_of(ncclComm_t comm, ncclResult_t *ret)
+{
+    DOES(NCCL_FN(ncclCommGetAsyncError), "error_of:%p", (void *)comm);
+    *ret = nccl.busy ? ncclInProgress : ncclSuccess;
+    if (nccl.busy && --nccl.busy == 0 && nccl.fails_later)
+        return ncclUnhandledCudaError;
+    return done ? ncclSuccess : result;
+}
 
 static ncclResult_t version(int *ret)
 {

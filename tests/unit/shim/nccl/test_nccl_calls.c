@@ -61,8 +61,9 @@ static void use_all(struct row *row, struct context *context, ncclComm_t comm)
     direct_mapped(mapped, 2 * MIB, 78);
     STEP(row, "reduce", reduce(comm, mapped, MIB));
     nccl_segment_add(context, 0, mapped, 2 * MIB);
-    STEP(row, "reduce", reduce(comm, mapped, MIB));
-    nccl_segment_lost(context, mapped);
+    nccl_segment_add(context, 0, mapped + MIB, 2 * MIB); /* and that one, too */
+    STEP(row, "mixed", ncclAllReduce((void *)mapped, (void *)(mapped + MIB), MIB, TYPE_INT8, 0, comm, NULL));
+    nccl_segment_lost(context, mapped + MIB);
 }
 
 static void windows(struct row *row, ncclComm_t comm)
@@ -80,6 +81,10 @@ static void windows(struct row *row, ncclComm_t comm)
     STEP(row, "reduce", reduce(comm, addr, MIB));
     STEP(row, "end", window_deregister(comm, window));
     STEP(row, "again", window_deregister(comm, window));
+    if (fake.nccl->next[REAL_NCCL_ncclCommWindowRegister] && fake.nccl->next[REAL_NCCL_ncclCommWindowDeregister]) {
+        STEP(row, "own", ncclCommWindowRegister(comm, ptr, 2 * MIB, &window, 0));
+        STEP(row, "own_end", ncclCommWindowDeregister(comm, window));
+    }
     STEP(row, "register", ncclCommRegister(comm, ptr, 4096, &handle));
     STEP(row, "handle", handle != NULL);
     STEP(row, "deregister", ncclCommDeregister(comm, handle));
@@ -157,6 +162,13 @@ static void play(struct row *row, unsigned int fault_at, size_t fault_from, size
              fake.faulted < COUNT(functions) ? functions[fake.faulted].name : "all");
 }
 
+/* Call n of NCCL goes on in the background, and fails there. */
+static void play_fails_later(struct row *row, unsigned int n)
+{
+    nccl.fails_later = true;
+    play(row, n, FNS, COUNT(functions));
+}
+
 /* Call n fails. */
 static void play_fails(struct row *row, unsigned int n)
 {
@@ -199,6 +211,9 @@ static const char *const fails[] = {
 static const char *const goes_on[] = {
 #include "nccl_goes_on.inc"
 };
+static const char *const fails_later[] = {
+#include "nccl_fails_later.inc"
+};
 static const char *const lacks[] = {
 #include "nccl_lacks.inc"
 };
@@ -215,12 +230,107 @@ ISOLATED_CASE(test_each_call_goes_on, .environment = USED)
     rows_test(play_goes_on, goes_on, COUNT(goes_on), "nccl_goes_on");
 }
 
+ISOLATED_CASE(test_each_call_fails_later, .environment = USED)
+{
+    rows_test(play_fails_later, fails_later, COUNT(fails_later), "nccl_fails_later");
+}
+
 ISOLATED_CASE(test_each_function_is_missing, .environment = USED)
 {
     rows_test(play_lacks, lacks, COUNT(lacks), "nccl_lacks");
 }
 
+/* --- nothing is registered --- */
+
+/* NCCL gets the program's calls alone. */
+ISOLATED_CASE(test_off, .environment = ORDERED)
+{
+    const char *ours[] = {"attach", "detach", "error_of", "device", "user_rank", "ranks_of", "version", "gather"};
+    struct row row = {0};
+
+    nccl_start();
+    program(&row, nccl_begin());
+    for (size_t i = 0; i < COUNT(ours); i++)
+        for (const char *at = fake.log; (at = strstr(at, ours[i])); at++)
+            if (strncmp(at, "attach:0x100,", 13) != 0 && strncmp(at, "detach:0x100,", 13) != 0)
+                fail_msg("%s", at);
+    assert_string_equal(fake.said, "");
+    assert_null(nccl_registry());
+}
+
+/* --- memory of the program's --- */
+
+/* It is used if the driver says the same of it as the calls that made it. */
+static const struct usable {
+    bool mapped, used;
+    size_t size;         /* of the allocation, when it was made */
+    int64_t start, more; /* the driver's answer: where it begins, and how much larger it is */
+    int device;
+    bool is_private;
+} usables[] = {
+    {.size = 2 * MIB, .used = true},
+    {.size = 2 * MIB - 1},
+    {.size = 2 * MIB, .more = 4096, .used = true}, /* rounded up */
+    {.size = 2 * MIB, .more = -1},
+    {.size = 4 * MIB, .start = -4096, .more = 4096},
+    {.size = 2 * MIB, .device = 1},
+    {.size = 2 * MIB, .is_private = true, .used = true},
+    {.mapped = true, .size = 2 * MIB, .used = true},
+    {.mapped = true, .size = 2 * MIB, .more = 4096},
+    {.mapped = true, .size = 2 * MIB, .more = -4096},
+    {.mapped = true, .size = 2 * MIB, .start = -4096, .more = 4096},
+    {.mapped = true, .size = 2 * MIB, .device = 1},
+    {.mapped = true, .size = 2 * MIB, .is_private = true},
+};
+
+ISOLATED_ROWS(test_usable, usables, .environment = USED)
+{
+    const struct usable *row = *state;
+    const CUdeviceptr addr = 0x660000000000;
+    const ncclUniqueId id = {{0}};
+    struct nccl_reg_stats is = {0};
+    ncclComm_t comm = NULL;
+
+    nccl_start();
+    nccl_begin();
+    assert_int_equal(ncclCommInitRank(&comm, 2, id, 1), 0);
+    fake_range_add(addr + (CUdeviceptr)row->start, row->size + (size_t)row->more, CU_MEMORYTYPE_DEVICE, row->device);
+    fake_range_of(addr)->shareable = !row->is_private;
+    if (row->mapped) {
+        direct_created(77, row->size);
+        direct_mapped(addr, row->size, 77);
+    } else {
+        direct_allocated(addr, row->size);
+    }
+    assert_int_equal(reduce(comm, addr + row->size, 64), 0); /* behind it */
+    assert_int_equal(reduce(comm, addr + row->size - 64, 65), 0);
+    nccl_stats_get(&is);
+    assert_int_equal(is.segments, 0);
+    assert_int_equal(reduce(comm, addr + row->size - 64, 64), 0);
+    nccl_stats_get(&is);
+    assert_int_equal(is.segments, row->used);
+    assert_int_equal(is.attached, row->used);
+}
+
 /* --- windows --- */
+
+ISOLATED_CASE(test_window_without_a_driver, .environment = USED)
+{
+    const ncclUniqueId id = {{0}};
+    ncclWindow_t window = NULL;
+    ncclComm_t comm = NULL;
+
+    nccl_start();
+    nccl_begin();
+    assert_int_equal(ncclCommInitRank(&comm, 2, id, 1), 0);
+    fake.absent = true;
+    assert_int_equal(window_register(comm, 0x1000, 64, &window), -ENOTSUP);
+    assert_int_equal(window_deregister(comm, (ncclWindow_t)(uintptr_t)0x9000), -ENOTSUP);
+    fake.absent = false;
+    assert_int_equal(window_register((ncclComm_t)(uintptr_t)0x7700, 0x1000, 64, &window), -EINVAL);
+    fake_current(fake_context(1)); /* another device's */
+    assert_int_equal(window_register(comm, 0x1000, 64, &window), -EINVAL);
+}
 
 /* The other rank's memory is not as this one's, or it has none, or nothing comes of it. */
 static const struct offer_case {
