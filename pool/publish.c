@@ -130,6 +130,7 @@ static void budget_widen(struct pool *pool)
 int order_and_publish(struct pool *pool, struct block *block, enum pool_order_how how)
 {
     struct block *lists[MAGAZINES + 1] = {NULL};
+    _Static_assert(sizeof(lists) / sizeof(lists[0]) == MAGAZINES + 1, "a list for each magazine, and block");
     const struct magazine *own = NULL;
     unsigned int taken = 0;
     bool taking, is_own = false;

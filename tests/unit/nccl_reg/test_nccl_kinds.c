@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_nccl_kinds.c - what an operation finds registered, by its kind and for graphs; a part of test_nccl_reg. */
+#include "heap.h"
 #include "nccl_unit.h"
 
 CASE(kinds)
@@ -235,6 +236,27 @@ CASE(a_renewal_that_is_refused)
         assert_int_equal(stats().outside, i);
     }
     assert_int_equal(stats().failed, 1);
+}
+
+/* What is kept of a segment's registrations goes with it. */
+CASE(fronts_leave_nothing_on_the_heap)
+{
+    size_t before = 0;
+
+    nccl_fake.old = true;
+    nccl_fake.front = UNIT;
+    comm_new(0, 0, true);
+    for (unsigned int i = 0; i < 100; i++) {
+        before = i == 50 ? heap_bytes() : before;
+        segment(0, 0);
+        point_to_point(0, AT(0));
+        assert_int_equal(collective(0, AT(0), 0), 0);
+        nccl_fake_finish();
+        remove_segment(0);
+        assert_int_equal(stats().renewed, i + 1);
+        assert_int_equal(stats().segments, 0);
+    }
+    assert_true(heap_bytes() <= before + 64);
 }
 
 /* Memory that peers do not map needs no care. */

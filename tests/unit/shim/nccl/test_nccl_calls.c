@@ -7,8 +7,7 @@
  * A line has the function, the answers that differ from those of the first line, what is left at the end, and a digest
  * of all calls with their arguments, of the lines logged and of the trace's events.
  */
-#include <malloc.h>
-
+#include "heap.h"
 #include "nccl/direct.h"
 #include "nccl/pool_segments.h"
 #include "nccl/register_calls.h"
@@ -376,11 +375,6 @@ ISOLATED_ROWS(test_offers, offers, .environment = USED)
 
 /* --- what goes on for long --- */
 
-static size_t heap(void)
-{
-    return mallinfo2().uordblks;
-}
-
 ISOLATED_CASE(test_nothing_is_left_behind, .environment = USED)
 {
     const ncclUniqueId id = {{0}};
@@ -392,7 +386,7 @@ ISOLATED_CASE(test_nothing_is_left_behind, .environment = USED)
         ncclComm_t comm = NULL;
         struct row row = {0};
 
-        before = i == 100 ? heap() : before;
+        before = i == 100 ? heap_bytes() : before;
         assert_int_equal(ncclCommInitRank(&comm, 2, id, 1), 0);
         windows(&row, comm);
         assert_int_equal(ncclGroupStart(), 0);
@@ -405,5 +399,5 @@ ISOLATED_CASE(test_nothing_is_left_behind, .environment = USED)
         fake.free = FAKE_CAPACITY;
         fake.next = 0x7f0000000000;
     }
-    assert_true(heap() <= before + 50);
+    assert_true(heap_bytes() <= before + 50);
 }
