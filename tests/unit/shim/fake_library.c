@@ -113,7 +113,7 @@ WRAPPED(void, log_write, (enum conf_log_level level, const char *format, ...))
     }
 TRACED(trace_event, (const char *event, const char *format, ...))
 TRACED(trace_frequent, (const char *event, const char *format, ...))
-TRACED(trace_frequent_at, (uint64_t clock, const char *event, const char *format, ...))
+TRACED(trace_frequent_at, (uint64_t clock, const char *event, const char *format, ...), fake.traced_at = clock)
 TRACED(trace_segment, (const struct trace_segment *segment, const char *event, const char *format, ...))
 TRACED(trace_segment_at,
        (uint64_t clock, const struct trace_segment *segment, const char *event, const char *format, ...),

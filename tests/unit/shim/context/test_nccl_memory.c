@@ -81,15 +81,36 @@ static void capture(void)
     capture_check(stream, true, atomic_load(&capture_total));
 }
 
-ISOLATED_CASE(test_none, .count = 4, .environment = NCCL)
+static ncclResult_t nccl_alloc_nothing(void **ptr, size_t size)
 {
-    static const struct real_nccl lacks[] = {{.ncclMemAlloc = nccl_alloc}, {.ncclMemFree = nccl_free}};
-    const uintptr_t which = (uintptr_t)*state;
+    *ptr = NULL;
+    return ncclSuccess;
+}
 
-    fake.nccl = which < 2 ? &lacks[which] : which == 2 ? NULL : &copy;
-    nccl.result = which == 3 ? (ncclResult_t)2 : ncclSuccess;
+static const struct real_nccl lacks_free = {.ncclMemAlloc = nccl_alloc}, lacks_alloc = {.ncclMemFree = nccl_free},
+                              gives_nothing = {.ncclMemAlloc = nccl_alloc_nothing, .ncclMemFree = nccl_free};
+
+static const struct none {
+    const struct real_nccl *nccl;
+    ncclResult_t result;
+    const char *why;
+} nones[] = {
+    {&lacks_free, ncclSuccess, "this NCCL has no ncclMemAlloc"},
+    {&lacks_alloc, ncclSuccess, "this NCCL has no ncclMemAlloc"},
+    {NULL, ncclSuccess, "no NCCL is loaded"},
+    {&copy, (ncclResult_t)2, "ncclMemAlloc gives no memory"},
+    {&gives_nothing, ncclSuccess, "ncclMemAlloc gives no memory"},
+};
+
+ISOLATED_ROWS(test_none, nones, .environment = NCCL)
+{
+    const struct none *row = *state;
+
+    fake.nccl = row->nccl;
+    nccl.result = row->result;
     assert_false(context_backed_by_nccl(pooled(0)));
     assert_non_null(strstr(fake.said, "2:CUPOOL_BACKEND=nccl is not possible: "));
+    assert_non_null(strstr(fake.said, row->why));
     assert_false((backend_chosen() == BACKEND_NCCL));
 }
 

@@ -319,6 +319,11 @@ READY_CASE(test_free_past_the_pool)
     fake.next_of[REAL_cuMemFree_v2] = (void *)next_free;
     assert_int_equal(cuMemFree_v2(0x1000), 0);
     assert_int_equal(over, 10);
+    fake.contexts[0].launched = 20;
+    assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
+    fake.next_of[REAL_cudaFree] = (void *)next_free;
+    assert_int_equal(cudaFree((void *)0x1000), 0);
+    assert_int_equal(over, 20);
 }
 
 /* --- the time that calls take, in the trace --- */
@@ -329,17 +334,61 @@ static int next_late(void)
     return result;
 }
 
-ISOLATED_CASE(test_late, .environment = ORDERED)
+static const CUmemAllocationProp on_device = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+
+#define LATE(name, call)                                                                                               \
+    static int name(void)                                                                                              \
+    {                                                                                                                  \
+        CUmemGenericAllocationHandle handle = 7;                                                                       \
+        CUdeviceptr range = 8;                                                                                         \
+                                                                                                                       \
+        (void)handle;                                                                                                  \
+        (void)range;                                                                                                   \
+        return (int)(call);                                                                                            \
+    }
+LATE(late_create, cuMemCreate(&handle, MIB, &on_device, 0))
+LATE(late_retain, cuMemRetainAllocationHandle(&handle, (void *)0x5000))
+LATE(late_release, cuMemRelease(handle))
+LATE(late_reserve, cuMemAddressReserve(&range, MIB, 0, 0, 0))
+LATE(late_free, cuMemAddressFree(0x5000, MIB))
+LATE(late_map, cuMemMap(0x5000, MIB, 0, handle, 0))
+LATE(late_unmap, cuMemUnmap(0x5000, MIB))
+
+/* A call that takes something is told with the time of its end, one that gives something up with that of its begin: so
+ * nothing in the trace is there twice. */
+static const struct late {
+    enum real_symbol symbol;
+    int (*call)(void);
+    bool takes;
+    const char *event, *what;
+} lates[] = {
+    {REAL_cuMemCreate, late_create, true, "mem_create:", "\"n\":1048576"},
+    {REAL_cuMemRetainAllocationHandle, late_retain, true, "mem_retain:", "\"p\":\"0x5000\""},
+    {REAL_cuMemRelease, late_release, false, "mem_release:", "\"h\":\"0x7\""},
+    {REAL_cuMemAddressReserve, late_reserve, true, "address_reserve:", "\"n\":1048576"},
+    {REAL_cuMemAddressFree, late_free, false, "address_free:", "\"p\":\"0x5000\",\"n\":1048576"},
+    {REAL_cuMemMap, late_map, true, "mem_map:", "\"p\":\"0x5000\",\"n\":1048576,\"h\":\"0x7\",\"offset\":0"},
+    {REAL_cuMemUnmap, late_unmap, false, "mem_unmap:", "\"p\":\"0x5000\",\"n\":1048576"},
+};
+
+ISOLATED_ROWS(test_late, lates, .environment = ORDERED)
 {
-    CUmemGenericAllocationHandle handle;
+    const struct late *row = *state;
 
     ready();
     fake.step = 0;
-    result = CUDA_ERROR_INVALID_VALUE;
-    fake.next_of[REAL_cuMemCreate] = (void *)next_late;
-    assert_int_equal(cuMemCreate(&handle, MIB, NULL, 0), result);
-    assert_non_null(strstr(fake.traced, "mem_create:"));
-    assert_non_null(strstr(fake.traced, ",\"us\":1234.5,\"result\":1\n"));
+    fake.next_of[row->symbol] = (void *)next_late;
+    for (int i = 0; i < 2; i++) {
+        const uint64_t begin = now();
+
+        result = i ? CUDA_ERROR_INVALID_VALUE : 0;
+        fake.traced[0] = '\0';
+        assert_int_equal(row->call(), result);
+        assert_non_null(strstr(fake.traced, row->event));
+        assert_non_null(strstr(fake.traced, row->what));
+        assert_non_null(strstr(fake.traced, i ? ",\"us\":1234.5,\"result\":1" : ",\"us\":1234.5,\"result\":0"));
+        assert_int_equal(fake.traced_at, begin + (row->takes ? 1234567 : 0));
+    }
 }
 
 /* --- the driver's functions by name --- */
