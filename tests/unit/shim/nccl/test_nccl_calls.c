@@ -7,6 +7,7 @@
  * A line has the function, the answers that differ from those of the first line, what is left at the end, and a digest
  * of all calls with their arguments, of the lines logged and of the trace's events.
  */
+#include "base/process.h"
 #include "heap.h"
 #include "nccl/direct.h"
 #include "nccl/pool_segments.h"
@@ -312,6 +313,30 @@ ISOLATED_ROWS(test_usable, usables, .environment = USED)
 }
 
 /* --- windows --- */
+
+/* Memory for the exchange is refused: the pool gives back what is idle, and it is asked for again. */
+ISOLATED_CASE(test_window_after_a_refusal, .environment = USED)
+{
+    const ncclUniqueId id = {{0}};
+    struct context *context;
+    ncclWindow_t window = NULL;
+    ncclComm_t comm = NULL;
+    void *ptr = NULL;
+    const char *log;
+
+    nccl_start();
+    context = nccl_begin();
+    assert_int_equal(ncclCommInitRank(&comm, 2, id, 1), 0);
+    assert_int_equal(ncclMemAlloc(&ptr, 2 * MIB), 0);
+    assert_int_equal(pool_free(block(context, 3 * MIB)), 0);
+    process_start();
+    fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_OUT_OF_MEMORY, 1);
+    fake_log();
+    assert_int_equal(window_register(comm, (uintptr_t)ptr, 1000, &window), 0);
+    log = strstr(fake_log(), "alloc:c0,72 ");
+    assert_non_null(log);
+    assert_non_null(strstr(log + 1, "alloc:c0,72 "));
+}
 
 ISOLATED_CASE(test_window_without_a_driver, .environment = USED)
 {
