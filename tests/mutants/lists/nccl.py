@@ -25,7 +25,7 @@ MUTANTS = [
     Mutant("NCCL: memory that waits to go is freed again", ["nccl_rows / Rows.test_groups_and_memory"], [
         ("rc == -EALREADY ? ncclUnhandledCudaError : rc ? next(ptr) : freed", "rc ? next(ptr) : freed")]),
     Mutant("windows: an answer that never came is taken for one", ["window"], [
-        ("if (!result && memcmp(&all[rank], mine, sizeof(*mine)) != 0) rc = -EIO;", "(void)rank;"),
+        ("if (result || memcmp(&all[rank], mine, sizeof(*mine)) != 0) rc = -EIO;", "(void)rank; if (result) rc = -EIO;"),
         ("rc = all[i].problem > PROBLEM_MAX ? -EIO : -(int)all[i].problem;", "rc = all[i].problem > PROBLEM_MAX ? 0 : -(int)all[i].problem;"),
         ("if (!rc && !nccl_comm_is_open(comm)) rc = -EIO;", "")]),
     Mutant("windows: a registration is taken for one", ["window"], [
