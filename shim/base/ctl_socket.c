@@ -41,18 +41,15 @@ static struct {
     struct file listening;
     struct peer peers[CTL_PEERS];
     uint64_t pause; /* no connection is taken until then, or 0 */
-    int answering;  /* the peer whose request was read last; -1: none */
+    int answering;  /* the peer whose request was read last */
     struct sockaddr_un at;
     /* One of two sockets, which is polled. A pipe would raise SIGPIPE where the program has closed one end, and an
      * eventfd could not be told from one of the program's. */
     struct file woken;
     struct stat wake_stat; /* of the other socket; written before wake */
     atomic_int wake;       /* -1: not open */
-} ctl = {.listening = {.fd = -1},
-         .woken = {.fd = -1},
-         .peers = {[0 ... CTL_PEERS - 1] = {.file = {.fd = -1}}},
-         .answering = -1,
-         .wake = -1};
+} ctl = {
+    .listening = {.fd = -1}, .woken = {.fd = -1}, .peers = {[0 ... CTL_PEERS - 1] = {.file = {.fd = -1}}}, .wake = -1};
 
 static bool file_is_open(struct file *file)
 {
@@ -314,7 +311,6 @@ bool ctl_socket_reply(int rc, const char *text, size_t size)
     if (file_is_open(&peer->file))
         sent = sendmsg(peer->file.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
     file_end(&peer->file);
-    ctl.answering = -1;
     return sent;
 }
 

@@ -220,11 +220,9 @@ static int descriptor_of(struct msghdr *header)
     int fd = -1;
 
     for (struct cmsghdr *message = CMSG_FIRSTHDR(header); message; message = CMSG_NXTHDR(header, message)) {
-        const size_t bytes = message->cmsg_len >= CMSG_LEN(0) ? message->cmsg_len - CMSG_LEN(0) : 0;
-
         if (message->cmsg_level != SOL_SOCKET || message->cmsg_type != SCM_RIGHTS)
             continue;
-        for (size_t at = 0; at + sizeof(int) <= bytes; at += sizeof(int)) {
+        for (size_t at = 0; CMSG_LEN(at + sizeof(int)) <= message->cmsg_len; at += sizeof(int)) {
             int other;
 
             memcpy(&other, CMSG_DATA(message) + at, sizeof(other));

@@ -111,7 +111,7 @@ static int station_open(struct neighbour_station *station, const struct neighbou
     const int fd = socket_make();
     int error = fd < 0 ? errno : EADDRINUSE;
 
-    for (int number = 0; fd >= 0 && error == EADDRINUSE && number < NEIGHBOURS_MAX; number++) {
+    for (int number = 0; error == EADDRINUSE && number < NEIGHBOURS_MAX; number++) {
         station->number = number;
         station->at_len = address_of(&station->at, card, number);
         error = bind(fd, (const struct sockaddr *)&station->at, station->at_len) ? errno : 0;
