@@ -69,10 +69,16 @@ int system_opened(int fd)
     return fd;
 }
 
-int system_given(int fd)
+int __real_fcntl64(int fd, int command, ...);
+
+int system_given(int least)
 {
-    names[fd] = ++names_count;
-    open_count++;
+    const bool was_on = sweep_on;
+    int fd = __real_fcntl64(STDERR_FILENO, F_DUPFD_CLOEXEC, least);
+
+    sweep_on = true;
+    fd = system_opened(fd);
+    sweep_on = was_on;
     return fd;
 }
 

@@ -25,8 +25,8 @@ struct system_state {
 };
 extern struct system_state sys;
 
-/* A descriptor of the test's that the library takes over. */
-int system_given(int fd);
+/* A new descriptor, of a number from least on, which the library takes over. */
+int system_given(int least);
 /* So many descriptors of the library are open. */
 unsigned int system_descriptors(void);
 /* The name of a descriptor in notes. */

@@ -70,7 +70,7 @@ static struct ipc_segment segment_of(uint64_t addr, enum ipc_how how)
         .addr = addr, .size = 1 << 21, .front = 4096, .how = how, .fd = -1, .handle = {5}, .card = {6}};
 
     if (how == IPC_DESCRIPTOR)
-        as.fd = system_given(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 300));
+        as.fd = system_given(300);
     return as;
 }
 
