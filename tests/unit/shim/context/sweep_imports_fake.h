@@ -32,7 +32,7 @@ static struct {
     bool with_descriptor, reaches;
     bool no_driver;
     int current_device;
-    struct vmm_mapping mappings[8];
+    struct vmm_mapping mappings[16];
     unsigned int mapped;
     int handles, grants; /* that are held */
 } fake;
@@ -150,7 +150,7 @@ static CUresult ipc_get(CUipcMemHandle *handle, CUdeviceptr addr)
 static CUresult ipc_open(CUdeviceptr *ret, CUipcMemHandle handle, unsigned int flags)
 {
     DRIVER(ipc_open, "%u %u", sweep_bytes(&handle, sizeof(handle)), flags);
-    *ret = AT + 1024 * UNIT;
+    *ret = AT + (1024 + (uint64_t)handle.reserved[0] % 4 * 8) * UNIT; /* one address for several segments */
     return CUDA_SUCCESS;
 }
 
@@ -286,9 +286,9 @@ void trace_event(const char *event, const char *format, ...)
 
 int vmm_descriptor_get(uint64_t addr, uint64_t *ret_number)
 {
-    sweep_note("%llx", (ull)addr);
     *ret_number = 5;
-    return -1;
+    sweep_note("%llx", (ull)addr);
+    return SWEEP_ERROR("kept", 1) ? system_given(3) : -1;
 }
 
 void vmm_descriptor_keep(uint64_t addr, uint64_t number, int fd)

@@ -155,6 +155,11 @@ static void tell_devices(void)
         fake.grant.segment.bytes[0]++;
         addr = opened((unsigned char)i, i + 1, 0, 512);
         closed(addr);
+        memset(fake.grant.card, 1, sizeof(fake.grant.card)); /* device 0's, which others are not */
+        fake.grant.segment.bytes[0]++;
+        addr = opened((unsigned char)(i + 4), i + 1, 0, 512);
+        closed(addr);
+        memset(fake.grant.card, 2, sizeof(fake.grant.card));
     }
     memset(fake.grant.card, 9, sizeof(fake.grant.card)); /* is not visible */
     closed(opened(9, 1, 0, 512));
@@ -164,6 +169,54 @@ static void tell_devices(void)
         sweep_say(" %d", SWEPT(ipc_map_device(fake.grant.card)));
     }
     sweep_say(" close %d", SWEPT(ipc_map_close(IPC_DESCRIPTOR, 4096)));
+    left();
+}
+
+/* Many segments with blocks in several contexts, which end now and then. */
+static void tell_many(void)
+{
+    CUdeviceptr addrs[40];
+    uint64_t chance = 5;
+    unsigned int count = 0;
+
+    begin(false);
+    for (unsigned int i = 0; i < 1500; i++) {
+        const unsigned int kind = (unsigned int)(chance >> 33) % 64, which = (unsigned int)(chance >> 40) % 12;
+        const uintptr_t in = 1 + (chance >> 50) % 3;
+        const struct ipc_ticket ticket = {.block = {{2, 0, (unsigned char)(which * 4 + kind % 4)}}};
+        uint64_t base = 0;
+        size_t size = 0;
+        CUcontext its = NULL;
+        bool ours = false;
+
+        chance = chance * UINT64_C(6364136223846793005) + 1442695040888963407;
+        fake.current = (CUcontext)in; /* NOLINT(performance-no-int-to-ptr): never looked at */
+        fake.grant.segment = (struct ipc_name){{1, 0, (unsigned char)which}};
+        fake.grant.handle[0] = (unsigned char)which;
+        fake.grant.offset = kind % 4 * 1024;
+        fake.grant.size = 1024;
+        if (kind < 36 && count < COUNT(addrs)) {
+            addrs[count] = 0;
+            sweep_note("open %d", SWEPT(ipc_import_open(&ticket, &addrs[count])));
+            sweep_note("%llx", (ull)addrs[count++]);
+        } else if (kind < 60 && count) {
+            const unsigned int last = --count, one = which % (last + 1);
+            const uint64_t addr = addrs[one];
+
+            addrs[one] = addrs[last];
+            sweep_note("close %d", SWEPT(ipc_import_close(addr, &ours)));
+            sweep_note("%d %llx", ours, (ull)addr);
+        } else if (kind == 62) {
+            SWEPT_VOID(ipc_import_context_gone((CUcontext)in)); /* NOLINT(performance-no-int-to-ptr) */
+            if (which % 2)
+                SWEPT_VOID(ipc_import_settle());
+        }
+        for (unsigned int k = 0; k < 4; k++) {
+            const bool is = SWEPT(ipc_import_range(AT + (1024 + 8 * k) * UNIT + which * 512, &base, &size, &its));
+
+            sweep_note("range %d %llx %zx %p", is, (ull)base, size, (void *)its);
+        }
+    }
     left();
 }
 
@@ -206,6 +259,7 @@ static void tell_lacking(void)
         begin(true);
         if (i < COUNT(members))
             memset((char *)&fake.driver + members[i], 0, sizeof(void *));
+        described(AT + UNIT, NULL);
         sweep_say(" reserve %d", SWEPT(insert_reserve(1, &range)));
         sweep_say(" device %d", SWEPT(ipc_map_device(fake.grant.card)));
         if (members[i % COUNT(members)] != offsetof(struct real_driver, cuMemRelease))
@@ -288,6 +342,7 @@ UNIT_CASE(test_sweep)
                                                  {"mapped", tell_mapped, SWEEP_CALLS},
                                                  {"its descriptors", tell_mapped, SWEEP_DESCRIPTORS},
                                                  {"devices", tell_devices, SWEEP_CALLS},
+                                                 {"many", tell_many, SWEEP_ONCE},
                                                  {"described", tell_described, SWEEP_CALLS},
                                                  {"lacking", tell_lacking, SWEEP_ONCE},
                                                  {"inserted", tell_inserted, SWEEP_CALLS},
