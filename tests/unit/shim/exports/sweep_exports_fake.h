@@ -100,17 +100,10 @@ const struct real_driver *real_driver_get(void)
     return no_driver ? NULL : &driver;
 }
 
-#define NAMES(EACH)                                                                                                    \
-    EACH(cuMemCreate)                                                                                                  \
-    EACH(cuMemImportFromShareableHandle)                                                                               \
-    EACH(cuMulticastCreate) EACH(cuMemRetainAllocationHandle) EACH(cuMemRelease) EACH(cuMemAddressReserve)             \
-        EACH(cuMemAddressFree) EACH(cuMemMap) EACH(cuMemUnmap) EACH(cuMemSetAccess) EACH(cuMemGetAccess)               \
-            EACH(cuMemGetAllocationPropertiesFromHandle) EACH(cuMulticastBindMem) EACH(cuMulticastBindMem_v2)          \
-                EACH(cuMulticastBindAddr) EACH(cuMulticastBindAddr_v2) EACH(cuMemMapArrayAsync)                        \
-                    EACH(cuMemMapArrayAsync_ptsz) EACH(cuIpcGetMemHandle) EACH(cuIpcOpenMemHandle)                     \
-                        EACH(cuIpcOpenMemHandle_v2) EACH(cuIpcCloseMemHandle) EACH(cuMemAllocHost_v2)                  \
-                            EACH(cuMemHostAlloc) EACH(cuMemFreeHost) EACH(cuMemGetInfo_v2) EACH(cudaMallocHost)        \
-                                EACH(cudaHostAlloc)
+#define NOTE(name)                                                                                                     \
+    case REAL_##name:                                                                                                  \
+        sweep_note("real " #name);                                                                                     \
+        break;
 
 static int next(void)
 {
@@ -127,11 +120,34 @@ static int next_free_host(const void *addr)
 void *real_find(enum real_symbol symbol)
 {
     switch (symbol) {
-#define NOTE(name)                                                                                                     \
-    case REAL_##name:                                                                                                  \
-        sweep_note("real " #name);                                                                                     \
-        break;
-        NAMES(NOTE)
+        NOTE(cuMemCreate)
+        NOTE(cuMemImportFromShareableHandle)
+        NOTE(cuMulticastCreate)
+        NOTE(cuMemRetainAllocationHandle)
+        NOTE(cuMemRelease)
+        NOTE(cuMemAddressReserve)
+        NOTE(cuMemAddressFree)
+        NOTE(cuMemMap)
+        NOTE(cuMemUnmap)
+        NOTE(cuMemSetAccess)
+        NOTE(cuMemGetAccess)
+        NOTE(cuMemGetAllocationPropertiesFromHandle)
+        NOTE(cuMulticastBindMem)
+        NOTE(cuMulticastBindMem_v2)
+        NOTE(cuMulticastBindAddr)
+        NOTE(cuMulticastBindAddr_v2)
+        NOTE(cuMemMapArrayAsync)
+        NOTE(cuMemMapArrayAsync_ptsz)
+        NOTE(cuIpcGetMemHandle)
+        NOTE(cuIpcOpenMemHandle)
+        NOTE(cuIpcOpenMemHandle_v2)
+        NOTE(cuIpcCloseMemHandle)
+        NOTE(cuMemAllocHost_v2)
+        NOTE(cuMemHostAlloc)
+        NOTE(cuMemFreeHost)
+        NOTE(cuMemGetInfo_v2)
+        NOTE(cudaMallocHost)
+        NOTE(cudaHostAlloc)
     default:
         sweep_note("another");
     }
