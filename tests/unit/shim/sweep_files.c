@@ -104,8 +104,8 @@ WRAPPED(ssize_t, getrandom, (void *data, size_t len, unsigned int flags))
         return -1;
     }
     sweep_note("%zu %u", len, flags);
-    for (size_t i = 0; i < len; i++)
-        ((unsigned char *)data)[i] = (unsigned char)(chance * 31 + i);
+    for (size_t i = 0; i < len; i++) /* names that all have one place in a table */
+        ((unsigned char *)data)[i] = (unsigned char)(i < 2 ? 0xa5 : chance * 31 + i);
     chance++;
     return (ssize_t)len;
 }

@@ -269,6 +269,7 @@ static void tell_lacking(void)
     sweep_say(" reserve %d", SWEPT(insert_reserve(1, &range)));
     sweep_say(" device %d", SWEPT(ipc_map_device(fake.grant.card)));
     sweep_say(" close %d", SWEPT(ipc_map_close(IPC_DESCRIPTOR, AT)));
+    sweep_say(" %d", SWEPT(ipc_map_close(IPC_DESCRIPTOR, fake.mappings[0].addr)));
     sweep_say(" place %d", SWEPT(ipc_map_place(1, AT, UNIT, 0)));
     described(AT + UNIT, NULL);
 }
