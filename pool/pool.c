@@ -282,7 +282,6 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
                 config->backend->reclaim(config->arg);
         }
         rc = grow(pool, size, requested, alone, ret_addr);
-        budget_look(pool);
         if (rc == -ENOMEM)
             rc = alloc_ladder(pool, size, requested, ret_addr);
     }

@@ -54,9 +54,6 @@ struct pool_backend_ops {
     bool (*ask)(void *arg, size_t size);
     /* May be NULL. True if the device has so little memory left that idle segments should not be kept. Cheap. */
     bool (*scarce)(void *arg);
-    /* May be NULL, which means false. True if the device has so little memory left that its other users may lack what
-     * deferred frees hold back. Cheap. */
-    bool (*nearly_full)(void *arg);
 };
 
 /* The ways to order. */

@@ -97,28 +97,13 @@ static void list_publish(struct pool *pool, struct magazine *magazine, struct bl
     }
 }
 
-static bool is_nearly_full(const struct pool *pool)
-{
-    const struct pool_config *config = &pool->config;
-
-    return config->backend->nearly_full && config->backend->nearly_full(config->arg);
-}
-
-void budget_look(struct pool *pool)
-{
-    if (pool->config.deferred_min && is_nearly_full(pool))
-        atomic_store_explicit(&pool->shown.budget, 0, memory_order_relaxed);
-}
-
-/* Deferred blocks have been ordered: restore a part of the deferred-free budget that growth or a refusal has taken,
- * unless the device is nearly full. Threads that call this at the same time may count as one. */
+/* Deferred blocks have been ordered: restore a part of the deferred-free budget that growth or a refusal has taken.
+ * Threads that call this at the same time may count as one. */
 static void budget_widen(struct pool *pool)
 {
     const size_t most = atomic_load_explicit(&pool->shown.budget_max, memory_order_relaxed);
     const size_t budget = atomic_load_explicit(&pool->shown.budget, memory_order_relaxed) + most / BUDGET_WIDEN;
 
-    if (is_nearly_full(pool))
-        return;
     atomic_store_explicit(&pool->shown.budget, budget < most ? budget : most, memory_order_relaxed);
 }
 

@@ -14,8 +14,6 @@
 /* Order, then publish block (NULL: none) and the deferred blocks. After an error see pool_free for the fate of block;
  * the others stay deferred. */
 int order_and_publish(struct pool *pool, struct block *block, enum pool_order_how how);
-/* The pool has grown: if that has nearly filled the device, from now on each free is ordered at once. */
-void budget_look(struct pool *pool);
 /* The program's PENDING block has been ordered, or rc says why not: cache it, defer it, or restore it. */
 void block_publish(struct pool *pool, struct block *block, int rc);
 

@@ -42,8 +42,7 @@ struct slot {
     _Atomic(CUevent) event; /* made and recorded by the holder; other threads may query it. The combiner's slot has
                                none, see struct batch */
     atomic_uint user;       /* thread_slot of the thread that last recorded the event for a free; 0: none. In the
-                               combiner's slot: of the thread that has made the last free ordered in any slot, or
-                               SLOT_USER_OTHERS, also where several threads have ordered at the same time */
+                               combiner's slot: of the thread that has made the last free ordered in any slot */
     atomic_bool waits;      /* the holder waits on the host, or is about to */
 } __attribute__((aligned(64)));
 

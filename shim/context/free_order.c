@@ -23,6 +23,12 @@
 #include "context/registry.h"
 #include "lock.h"
 
+/* The longest wait for the frees of other threads, in nanoseconds; see context_wait_frees. */
+#define OTHERS_WAIT_NS ORDER_OTHERS_WAIT_NS
+
+/* The longest wait, in nanoseconds, of a beginning capture for calls in contexts that it may reach later. */
+#define REACH_WAIT_NS 10000000u
+
 /* A free polls the combiner COMBINER_POLLS times, and then for COMBINER_WAIT_NS nanoseconds more. */
 #define COMBINER_POLLS   100u
 #define COMBINER_WAIT_NS 200000u
@@ -158,11 +164,7 @@ static inline __attribute__((always_inline)) CUresult record(struct context *con
     struct batch *batch = NULL;
 
     if (slot == &context->slots[SLOT_COMBINER]) {
-        /* For order_is_own. Stored before the record, which then covers all that was ordered before this store. */
-        const unsigned int thread = thread_slot_get();
-
-        atomic_store_explicit(&slot->user, thread, memory_order_relaxed);
-        batch = &context->batches[thread % SLOTS];
+        batch = &context->batches[thread_slot_get() % SLOTS];
         event_at = &batch->event;
     }
     if (!atomic_load_explicit(event_at, memory_order_relaxed))
@@ -242,80 +244,37 @@ void order_failed(struct context *context, CUresult result)
     }
 }
 
-/* A byte of the device, or of the host where the device has none left. */
-struct byte {
-    CUdeviceptr device;
-    void *host;
-};
-
-static CUresult byte_get(const struct real_driver *driver, struct byte *byte)
-{
-    const CUresult result = driver->cuMemAlloc_v2(&byte->device, 1);
-
-    return result && driver->cuMemAllocHost_v2 && driver->cuMemFreeHost ? driver->cuMemAllocHost_v2(&byte->host, 1)
-                                                                        : result;
-}
-
-static CUresult byte_put(const struct real_driver *driver, const struct byte *byte)
-{
-    return byte->host ? driver->cuMemFreeHost(byte->host) : driver->cuMemFree_v2(byte->device);
-}
-
 /*
- * Wait on the host while a stream captures. cuCtxSynchronize would invalidate the capture; a cuMemFree or cuMemFreeHost
- * by a thread in relaxed mode does not, and they wait for the device as well.
+ * Wait on the host while a stream captures. cuCtxSynchronize would invalidate the capture; a cuMemFree by a thread in
+ * relaxed mode does not, and it waits for the device as well.
  */
 static CUresult order_beside_capture(struct context *context)
 {
     struct visit visit;
-    struct byte byte = {0};
+    CUdeviceptr ptr = 0;
     CUresult result = context_enter(context, &visit);
 
     if (!result)
-        result = byte_get(context->driver, &byte);
+        result = context->driver->cuMemAlloc_v2(&ptr, 1);
     pin_sleep(context);
     if (!result)
-        result = byte_put(context->driver, &byte);
+        result = context->driver->cuMemFree_v2(ptr);
     pin_wake();
-    if (result && (byte.device || byte.host)) /* tried again, so that the byte is not leaked */
-        byte_put(context->driver, &byte);
+    if (result && ptr) /* tried again, so that the byte is not leaked */
+        context->driver->cuMemFree_v2(ptr);
     if (!visit.relaxed) /* in another mode the call may have invalidated the capture */
         result = result ? result : CUDA_ERROR_NOT_SUPPORTED;
     context_leave(context, &visit);
     return result;
 }
 
-/* For order_is_own: a thread that is not the combiner is about to order frees, or to wait. Returns what last_end
- * needs. */
-static uint64_t last_begin(struct context *context)
-{
-    const uint64_t seq = atomic_load(&context->slots[SLOT_COMBINER].seq);
-
-    atomic_store(&context->slots[SLOT_COMBINER].user, thread_slot_get());
-    return seq;
-}
-
-/* The thread has ordered or waited: `user` has made the last free ordered. Another thread that has ordered meanwhile
- * may have recorded later work than this thread and be the earlier one to store its number, so then it is others'. */
-static void last_end(struct context *context, uint64_t begun, unsigned int user)
-{
-    struct slot *combiner = &context->slots[SLOT_COMBINER];
-    unsigned int own = thread_slot;
-
-    if (begun & 1 || atomic_load(&combiner->seq) != begun ||
-        !atomic_compare_exchange_strong(&combiner->user, &own, user))
-        atomic_store(&combiner->user, SLOT_USER_OTHERS);
-}
-
-/* As order_on_host, with slot->waits set, so that capture_drain.c does not wait for this slot without limit. */
+/* As order_on_host, with slot->waits set, so that order_drain does not wait for this slot without limit. */
 static CUresult order_on_host_in(struct slot *slot, struct context *context)
 {
-    const uint64_t begun = last_begin(context);
     CUresult result;
 
     atomic_store(&slot->waits, true);
     result = order_on_host(context);
-    last_end(context, begun, result ? SLOT_USER_OTHERS : 0); /* 0: what others had ordered is over */
     atomic_store(&slot->waits, false);
     return result;
 }
@@ -341,7 +300,8 @@ static bool is_capture_error(CUresult result)
 
 /*
  * Order a free. The slot is taken before the policy and the gate are read: policy_strict waits for the events that
- * slots have recorded, and capture_begin closes the gate first and then waits for the slots.
+ * slots have recorded, and capture_begin closes the gate first and then waits for the slots. *ret_seq stays as it is if
+ * another thread has ordered the free.
  */
 static CUresult order_free(struct context *context, uint64_t *ret_seq)
 {
@@ -349,21 +309,16 @@ static CUresult order_free(struct context *context, uint64_t *ret_seq)
     CUresult result = CUDA_ERROR_NOT_READY;
     bool wait, beside_capture;
 
-    *ret_seq = 0;
     if (!slot)
         return CUDA_SUCCESS;
     wait = policy_waits(&context->policy, ret_seq);
     beside_capture = capture_active();
     if (!beside_capture && !wait) {
         result = order_on_device(context, slot, /* is_enough: */ true);
-        if (!result && slot == combiner) {
+        if (!result && slot == combiner)
             batch_own_set(context, atomic_load_explicit(&combiner->seq, memory_order_relaxed));
-            order_slot_give(slot, result);
-            return result;
-        }
-        /* It has failed, or another thread is the combiner, and may be recording beside this one. */
-        atomic_store_explicit(&slot->user, result ? 0 : thread_slot, memory_order_relaxed);
-        atomic_store(&combiner->user, SLOT_USER_OTHERS);
+        if (!result)
+            atomic_store_explicit(&slot->user, thread_slot, memory_order_relaxed);
         /* If the device cannot be made to wait, the host waits. */
         wait = result && !is_capture_error(result) && !order_is_sticky(result);
     }
@@ -375,8 +330,10 @@ static CUresult order_free(struct context *context, uint64_t *ret_seq)
     }
     if (wait)
         result = beside_capture ? CUDA_ERROR_NOT_READY : order_on_host_in(slot, context);
-    if (wait && !result)
+    if (wait && !result) {
         batch_own_set(context, 0);
+        atomic_store(&combiner->user, 0); /* all orders of other threads have completed, too */
+    }
     order_slot_give(slot, result);
     /* This disturbs no capture, so it runs without the slot, and no capture has to wait for it. */
     if (beside_capture && wait && context->driver->cuThreadExchangeStreamCaptureMode)
@@ -409,23 +366,20 @@ static CUresult order_ask(struct context *context)
  * asked either: it is waited for at this thread's own frees, since what cudaFreeAsync has freed would never serve
  * again.
  */
-static __attribute__((noinline)) CUresult order_device(struct context *context, bool is_own)
+static CUresult order_device(struct context *context, bool is_own)
 {
     const struct real_driver *driver = context->driver;
     CUresult result = CUDA_ERROR_NOT_READY;
     struct slot *slot;
-    uint64_t seq, begun;
+    uint64_t seq;
 
     if (!driver->cuCtxRecordEvent || !driver->cuCtxWaitEvent || !driver->cuEventQuery)
         return is_own ? order_wait(context) : result;
     slot = order_slot_take(context);
-    if (!capture_active() && policy_waits(&context->policy, &seq)) {
-        result = order_on_device(context, slot, /* is_enough: */ false);
-    } else if (!capture_active()) {
-        begun = last_begin(context);
-        result = order_on_device(context, slot, /* is_enough: */ true);
-        last_end(context, begun, is_own && !result ? thread_slot : SLOT_USER_OTHERS);
-    }
+    if (!capture_active())
+        result = order_on_device(context, slot, !policy_waits(&context->policy, &seq));
+    if (!result) /* see order_wait_own */
+        atomic_store(&context->slots[SLOT_COMBINER].user, is_own ? thread_slot : SLOT_USER_OTHERS);
     order_slot_give(slot, result);
     return is_own && result == CUDA_ERROR_NOT_SUPPORTED ? order_wait(context) : result;
 }
@@ -469,6 +423,57 @@ bool order_frozen(void *arg)
 }
 
 const struct pool_order_ops order_ops = {.order = order_pool, .frozen = order_frozen};
+
+/*
+ * Wait until no call is in flight that would disturb a capture. Every call reads the gate when it begins, so a call
+ * that has waited on the host for long (slot->waits) disturbs no capture, and it may be waiting for work that the
+ * caller launches after its capture has begun: wait for such calls only until *limit, which the first of them sets.
+ *
+ * In another context, !is_own, a capture may draw in a stream later. A call there takes microseconds, unless a free of
+ * the driver's holds it up, so the wait for it has a limit, too; calls that wait on the host are left alone.
+ */
+static void drain(const struct context *context, bool is_own, uint64_t *limit)
+{
+    for (int i = 0; i < SLOTS_ALL; i++) {
+        const struct slot *slot = &context->slots[i];
+
+        for (unsigned int j = 0; slot_is_busy(slot); j++) {
+            const bool waits = atomic_load(&slot->waits);
+
+            if (waits && !is_own)
+                break;
+            if (waits || !is_own) {
+                *limit = *limit ? *limit : now_ns() + (is_own ? OTHERS_WAIT_NS : REACH_WAIT_NS);
+                if (now_ns() >= *limit)
+                    break;
+            }
+            lock_relax(j);
+        }
+    }
+}
+
+/* In the context with this handle, where drain has to be sure, and in all others; NULL: any may be the capture's. */
+static void order_drain(CUcontext handle)
+{
+    uint64_t limit = 0, limit_others = 0; /* each shared by all slots */
+    struct context *own = context_find(handle), *context;
+
+    if (own)
+        drain(own, /* is_own: */ true, &limit);
+    for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL)); context_unpin(context))
+        if (context != own)
+            drain(context, !handle, handle ? &limit_others : &limit);
+}
+
+/* A thread without a context gets one during the real call, and we cannot know which. */
+CUcontext order_capture_begin(CUstream stream)
+{
+    const CUcontext own = capture_close(stream);
+
+    if (real_driver_get())
+        order_drain(own);
+    return own;
+}
 
 unsigned int order_thread(void)
 {

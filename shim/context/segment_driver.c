@@ -116,7 +116,6 @@ static void backend_reclaim(void *arg)
 {
     struct context *context = arg;
 
-    pin_resolve(context); /* the wait may be long, and another thread may have given back what this one has freed */
     arrivals_collect_own(context, 0);
 }
 
@@ -129,16 +128,11 @@ static bool backend_gives_frozen(void *arg)
     return context_defers(context) && !context_events.registers() && !context_backed_by_nccl(context);
 }
 
-/* The free memory of the device differs from rank to rank, which matters to NCCL. */
-static bool backend_nearly_full(void *arg)
-{
-    return device_free_is_scarce(arg) && !nccl_ranks_agree();
-}
-
 static bool backend_scarce(void *arg)
 {
     struct context *context = arg;
 
+    /* The free memory of the device differs from rank to rank, which matters to NCCL. */
     return (conf_get()->decay.number == 0 || device_free_is_scarce(context)) && !nccl_ranks_agree();
 }
 
@@ -156,5 +150,4 @@ const struct pool_backend_ops segment_ops = {.alloc = backend_alloc,
                                              .reclaim = backend_reclaim,
                                              .gives_frozen = backend_gives_frozen,
                                              .ask = backend_ask,
-                                             .scarce = backend_scarce,
-                                             .nearly_full = backend_nearly_full};
+                                             .scarce = backend_scarce};

@@ -5,8 +5,8 @@
  *
  * Locking: none.
  */
-#include "context/capture_drain.h"
 #include "context/capture_gate.h"
+#include "context/free_order.h"
 #include "exports/export.h"
 #include "exports/hazards.h"
 #include "real/real.h"

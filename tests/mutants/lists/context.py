@@ -215,9 +215,9 @@ MUTANTS = [
     Mutant("cudaMemGetInfo waits for the device", ["waits static ordered / memory_info"], [
         ("context_unpin(context)) arrivals_collect(context, 0); }", "context_unpin(context)) order_wait(context); }")]),
     Mutant("other threads' deferred frees are waited for as one's own", ["waits static relaxed / refused_request"], [
-        ("is_own && !result ? thread_slot : SLOT_USER_OTHERS", "thread_slot")]),
+        ("is_own ? thread_slot : SLOT_USER_OTHERS", "thread_slot")]),
     Mutant("one's own deferred frees are waited for as other threads'", ["shim_frees", "waits static relaxed / own_work"], [
-        ("is_own && !result ? thread_slot : SLOT_USER_OTHERS", "SLOT_USER_OTHERS")]),
+        ("is_own ? thread_slot : SLOT_USER_OTHERS", "SLOT_USER_OTHERS")]),
     Mutant("a wait in vain is made again", ["shim_segments"], [
         ("if (!any && patience && now_ns() >= limit)", "if (false)")]),
     Mutant("a stream that could not be queried counts as waited for", ["shim_segments"], [
@@ -248,8 +248,6 @@ MUTANTS = [
         ("if (!capturing || now_ns() >= captured || !context_stays(context)) break;", "break;")]),
     Mutant("NCCL: beside a capture nobody waits for work before registered memory goes", ["nccl_used / Used.test_freed_beside_a_capture"], [
         ("if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context);", "", "order_wait")]),
-    Mutant("beside a capture on a full device no byte of the host is freed", ["shim_order"], [
-        ("return result && driver->cuMemAllocHost_v2 && driver->cuMemFreeHost ? driver->cuMemAllocHost_v2(&byte->host, 1) : result;", "return result;")]),
     Mutant("a context that may be about to end is not waited for", ["api / Beside.test_releases_of_the_context"], [
         ("return true; limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;", "return true; limit = 0;")]),
     Mutant("cupool_trim leaves what could not go before", ["window"], [

@@ -186,11 +186,6 @@ static bool backend_scarce(void *arg)
     return ((struct fake *)arg)->scarce;
 }
 
-static bool backend_nearly_full(void *arg)
-{
-    return ((struct fake *)arg)->nearly_full;
-}
-
 static int order_order(void *arg, enum pool_order_how how)
 {
     const bool may_wait = how != POOL_ORDER_ASK;
@@ -314,8 +309,7 @@ static const struct pool_backend_ops backend = {.alloc = backend_alloc,
                                                 .free = backend_free,
                                                 .collect = backend_collect,
                                                 .collected = backend_collected,
-                                                .scarce = backend_scarce,
-                                                .nearly_full = backend_nearly_full};
+                                                .scarce = backend_scarce};
 static const struct pool_order_ops order = {.order = order_order, .frozen = order_frozen};
 static const struct pool_order_ops order_filling = {
     .order = order_order, .fill = order_fill, .filled = order_filled, .frozen = order_frozen};

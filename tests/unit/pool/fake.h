@@ -77,7 +77,7 @@ struct fake {
     int fail_rc;
     bool refuse; /* every alloc fails with -ENOMEM */
     bool late;   /* what is given back has arrived, for others to have, when collect() returns */
-    bool scarce, nearly_full;
+    bool scarce;
     int order_rc;
     int fill_rc;
     int filled_rc;

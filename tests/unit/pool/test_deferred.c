@@ -105,42 +105,6 @@ KEPT_CASE(test_after_a_refusal_nothing_is_deferred)
     assert_true(env->fake->calls[FAKE_ORDER] > 100);
 }
 
-/* Nor can a card that the pool has filled without a refusal: its other users lack what is deferred. */
-KEPT_CASE(test_on_a_nearly_full_device_nothing_is_deferred)
-{
-    uint64_t addr[16];
-
-    for (unsigned int percent = 0; percent <= 50; percent += 50) {
-        struct pool_config config = fake_config(env->fake);
-
-        config.deferred_min = 32 * MIB;
-        config.deferred_percent = percent;
-        env_pool(env, &config);
-        alloc_all(env->pool, addr, 15, 8 * MIB);
-        env->fake->nearly_full = true;
-        addr[15] = alloc(env->pool, 8 * MIB); /* the pool has grown */
-        env->fake->calls[FAKE_ORDER] = 0;
-        for (unsigned int i = 0; i < 16; i++) {
-            release(addr[i]);
-            assert_int_equal(env->fake->calls[FAKE_ORDER], i + 1);
-            assert_int_equal(deferred_bytes(env->pool), 0);
-        }
-        for (unsigned int i = 0; i < 5000; i++) /* none of the budget comes back meanwhile */
-            release(alloc(env->pool, 4096));
-        assert_int_equal(env->fake->calls[FAKE_ORDER], 5016);
-        env->fake->nearly_full = false;
-        for (unsigned int i = 0; i < 5000 && !deferred_bytes(env->pool); i++)
-            release(alloc(env->pool, 4096));
-        assert_true(deferred_bytes(env->pool) > 0);
-        env->fake->scarce = true; /* no reason: the setting alone may say so */
-        addr[0] = alloc(env->pool, 256 * MIB);
-        assert_true(deferred_bytes(env->pool) > 0);
-        env->fake->scarce = false;
-        release(addr[0]);
-        pool_trim(env->pool, "test");
-    }
-}
-
 /* A thread that has moved from one magazine to the next has all of the slack again after a while. */
 KEPT_CASE(test_empty_magazines_have_no_share)
 {

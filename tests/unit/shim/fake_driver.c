@@ -16,7 +16,7 @@ static __thread struct {
     CUstreamCaptureMode mode;
 } thread;
 
-/* --- names of things, scripts, the log --- */
+/* --- names of things --- */
 
 static const char *context_name(CUcontext handle)
 {
@@ -34,73 +34,27 @@ static int event_number(CUevent event)
     return event ? (int)((struct fake_event *)event - fake.events) : -1;
 }
 
-static int stream_number(CUstream stream)
+int fake_stream_number(CUstream stream)
 {
-    return (uintptr_t)stream > 16 ? (int)((struct fake_stream *)stream - fake.streams) : -(int)(uintptr_t)stream;
-}
-
-bool fake_fails(size_t function)
-{
-    if (function < fake.fault_from || ++fake.steps != fake.fault_at)
-        return false;
-    fake.faulted = function;
-    return true;
-}
-
-static CUresult script(size_t function)
-{
-    struct fake_script *script = &fake.scripts[function];
-
-    if (fake_locks_held() && !fake.comm_locked) {
-        fprintf(stderr, "a lock is held over a call of the driver\n");
-        abort();
-    }
-    script->calls++;
-    if (script->before)
-        script->before(script->arg);
-    if (fake_fails(function))
-        return fake.fault;
-    if (script->from) {
-        script->from--;
-        return CUDA_SUCCESS;
-    }
-    if (!script->times)
-        return CUDA_SUCCESS;
-    script->times--;
-    return script->result;
+    return stream == (CUstream)-1   ? -100
+           : (uintptr_t)stream > 16 ? (int)((struct fake_stream *)stream - fake.streams)
+                                    : -(int)(uintptr_t)stream;
 }
 
 /* The result of a call that the log names; an error of the current context comes first. */
 #define CALLED(name, ...)                                                                                              \
     do {                                                                                                               \
-        fake_log_add(__VA_ARGS__);                                                                                     \
-        ASKED(name);                                                                                                   \
-    } while (0)
-/* For a query, which leaves no word in the log. */
-#define ASKED(name)                                                                                                    \
-    do {                                                                                                               \
-        const CUresult scripted_ = script(FN(name));                                                                   \
+        const CUresult scripted_ = (fake_log_add(__VA_ARGS__), fake_called(FN(name), NULL));                           \
         if (scripted_)                                                                                                 \
             return scripted_;                                                                                          \
     } while (0)
-
-void fake_lack(size_t function)
-{
-    memset((char *)&fake.driver + function * sizeof(void *), 0, sizeof(void *));
-}
-
-void fake_fail_after(size_t function, unsigned int skipped, CUresult result, unsigned int times)
-{
-    fake.scripts[function].result = result;
-    fake.scripts[function].from = skipped;
-    fake.scripts[function].times = times;
-}
-
-void fake_before(size_t function, void (*before)(void *arg), void *arg)
-{
-    fake.scripts[function].before = before;
-    fake.scripts[function].arg = arg;
-}
+/* For a query, which leaves no word in the log of a test that does not count the calls. */
+#define ASKED(name)                                                                                                    \
+    do {                                                                                                               \
+        const CUresult scripted_ = fake_called(FN(name), "?%s", #name);                                                \
+        if (scripted_)                                                                                                 \
+            return scripted_;                                                                                          \
+    } while (0)
 
 /* --- contexts --- */
 
@@ -163,6 +117,9 @@ static CUresult pop(CUcontext *handle)
 static CUresult get_id(CUcontext handle, unsigned long long *id)
 {
     ASKED(cuCtxGetId);
+    handle = handle ? handle : current();
+    if (!handle)
+        return CUDA_ERROR_INVALID_CONTEXT;
     *id = fake_context_of(handle)->id;
     return CUDA_SUCCESS;
 }
@@ -205,6 +162,8 @@ static CUresult synchronize(void)
     struct fake_context *context = fake_context_of(current());
 
     CALLED(cuCtxSynchronize, "sync:%s", context_name(current()));
+    if (!current())
+        return CUDA_ERROR_INVALID_CONTEXT;
     context->over = context->launched;
     return context->error;
 }
@@ -212,6 +171,8 @@ static CUresult synchronize(void)
 static CUresult event_create(CUevent *event, unsigned int flags)
 {
     CALLED(cuEventCreate, "event:%s,%u", context_name(current()), flags);
+    if (!current())
+        return CUDA_ERROR_INVALID_CONTEXT;
     *event = (CUevent)&fake.events[fake.events_made++ % FAKE_EVENTS];
     return CUDA_SUCCESS;
 }
@@ -219,6 +180,8 @@ static CUresult event_create(CUevent *event, unsigned int flags)
 static CUresult record(CUcontext handle, CUevent event)
 {
     CALLED(cuCtxRecordEvent, "record:%s,e%d", context_name(handle), event_number(event));
+    if (!handle)
+        return CUDA_ERROR_INVALID_CONTEXT;
     *(struct fake_event *)event =
         (struct fake_event){.context = fake_context_of(handle), .at = fake_context_of(handle)->launched};
     return fake_context_of(handle)->error;
@@ -242,7 +205,7 @@ static CUresult event_query(CUevent event)
 
 static CUresult event_record(CUevent event, CUstream stream)
 {
-    CALLED(cuEventRecord, "record:e%d,s%d", event_number(event), stream_number(stream));
+    CALLED(cuEventRecord, "record:e%d,s%d", event_number(event), fake_stream_number(stream));
     return CUDA_SUCCESS;
 }
 
@@ -258,6 +221,8 @@ CUstream fake_stream(unsigned int i, unsigned int context)
 static CUresult stream_create(CUstream *stream, unsigned int flags)
 {
     CALLED(cuStreamCreate, "stream:%s,%u", context_name(current()), flags);
+    if (!current())
+        return CUDA_ERROR_INVALID_CONTEXT;
     *stream = fake_stream(fake.streams_made, (unsigned int)(fake_context_of(current()) - fake.contexts));
     return CUDA_SUCCESS;
 }
@@ -283,6 +248,8 @@ static CUresult stream_query(CUstream stream)
     const struct fake_stream *of = (const struct fake_stream *)stream;
 
     ASKED(cuStreamQuery);
+    if ((uintptr_t)stream <= 16)
+        return CUDA_SUCCESS;
     return of->over < of->launched ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
@@ -290,14 +257,14 @@ static CUresult stream_synchronize(CUstream stream)
 {
     struct fake_stream *of = (struct fake_stream *)stream;
 
-    CALLED(cuStreamSynchronize, "sync:s%d", stream_number(stream));
+    CALLED(cuStreamSynchronize, "sync:s%d", fake_stream_number(stream));
     of->over = of->launched;
     return CUDA_SUCCESS;
 }
 
 static CUresult set(CUdeviceptr addr, unsigned char byte, size_t size, CUstream stream)
 {
-    CALLED(cuMemsetD8Async, "set:%#llx,%u,%zu,s%d", addr, byte, size, stream_number(stream));
+    CALLED(cuMemsetD8Async, "set:%#llx,%u,%zu,s%d", addr, byte, size, fake_stream_number(stream));
     fake.bytes_at = size > 1 ? addr : fake.bytes_at;
     if (addr - fake.bytes_at < sizeof(fake.bytes) && size <= sizeof(fake.bytes) - (addr - fake.bytes_at))
         memset(fake.bytes + (addr - fake.bytes_at), byte, size);
@@ -306,7 +273,7 @@ static CUresult set(CUdeviceptr addr, unsigned char byte, size_t size, CUstream 
 
 static CUresult read_back(void *to, CUdeviceptr addr, size_t size, CUstream stream)
 {
-    CALLED(cuMemcpyDtoHAsync_v2, "read:%#llx,%zu,s%d", addr, size, stream_number(stream));
+    CALLED(cuMemcpyDtoHAsync_v2, "read:%#llx,%zu,s%d", addr, size, fake_stream_number(stream));
     if (fake.bytes_at && addr == fake.bytes_at && size <= sizeof(fake.bytes))
         memcpy(to, fake.bytes, size);
     else
@@ -337,6 +304,8 @@ struct fake_range *fake_range_of(CUdeviceptr addr)
 static CUresult mem_alloc(CUdeviceptr *addr, size_t size)
 {
     CALLED(cuMemAlloc_v2, "alloc:%s,%zu", context_name(current()), size);
+    if (!current())
+        return CUDA_ERROR_INVALID_CONTEXT;
     if (!size)
         return CUDA_ERROR_INVALID_VALUE;
     if (size > fake.free)
@@ -367,7 +336,7 @@ static CUresult mem_free(CUdeviceptr addr)
 
 static CUresult mem_free_async(CUdeviceptr addr, CUstream stream)
 {
-    CALLED(cuMemFreeAsync, "free:%#llx,s%d", addr, stream_number(stream));
+    CALLED(cuMemFreeAsync, "free:%#llx,s%d", addr, fake_stream_number(stream));
     return range_free(addr);
 }
 

@@ -133,11 +133,20 @@ struct fake {
 };
 extern struct fake fake;
 
+/* For sweeps (sweep_scenes.h), kept by fake_start. Before each call of the driver: an error is its result, and the log has a
+ * word for every call. And whether the host lacks memory for the next request. NULL: none of both. */
+extern CUresult (*fake_each)(size_t function);
+extern bool (*fake_lacks_memory)(void);
+/* A call: its scripted result. The words go into the log if fake_each is set; NULL: none. */
+__attribute__((format(printf, 2, 3))) CUresult fake_called(size_t function, const char *format, ...);
+
 /* Everything as at the start: one device has an active primary context, which is current on this thread. */
 void fake_start(void);
 
 CUcontext fake_context(unsigned int i);
 CUstream fake_stream(unsigned int i, unsigned int context); /* made if need be */
+/* As in the log; a default stream: not positive. */
+int fake_stream_number(CUstream stream);
 struct fake_context *fake_context_of(CUcontext handle);
 void fake_current(CUcontext handle);
 /* Has each call of this thread that changed its context or capture mode been undone? */

@@ -52,30 +52,7 @@ WRAPPED(void, lock_relax, (unsigned int times))
         fake.relax(fake.relax_arg);
 }
 
-/* --- what is said, and which calls are made --- */
-
-void fake_log_add(const char *format, ...)
-{
-    va_list args;
-
-    if (fake.logged && fake.logged + 1 < sizeof(fake.log))
-        fake.log[fake.logged++] = ' ';
-    va_start(args, format);
-    fake.logged += (size_t)vsnprintf(fake.log + fake.logged, sizeof(fake.log) - fake.logged, format, args);
-    va_end(args);
-    if (fake.logged >= sizeof(fake.log))
-        fake.logged = sizeof(fake.log) - 1;
-}
-
-const char *fake_log(void)
-{
-    static char text[sizeof(fake.log)];
-
-    memcpy(text, fake.log, sizeof(text));
-    fake.log[0] = '\0';
-    fake.logged = 0;
-    return text;
-}
+/* --- what is said --- */
 
 /* A line of its own, as far as there is room. */
 static void add(char *text, size_t len, const char *head, const char *format, va_list args)
@@ -195,6 +172,27 @@ WRAPPED(int, pthread_mutex_unlock, (pthread_mutex_t * mutex))
     return __real_pthread_mutex_unlock(mutex);
 }
 
+/* --- memory of the host --- */
+
+static bool lacks_memory(void)
+{
+    return fake.no_memory || (fake_lacks_memory && fake_lacks_memory());
+}
+
+WRAPPED(void *, aligned_alloc, (size_t alignment, size_t size))
+{
+    void *p = lacks_memory() ? NULL : __real_aligned_alloc(alignment, size);
+
+    return p ? memset(p, 0xa5, size) : NULL; /* what another owner has left there */
+}
+
+WRAPPED(void *, calloc, (size_t count, size_t size))
+{
+    if (fake.allocates)
+        fake.allocates();
+    return lacks_memory() ? NULL : __real_calloc(count, size);
+}
+
 /* --- system calls --- */
 
 /* As the kernel's: refused to who has not registered. */
@@ -249,20 +247,6 @@ WRAPPED(long, syscall, (long number, ...))
         return 0;
     }
     return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-}
-
-WRAPPED(void *, aligned_alloc, (size_t alignment, size_t size))
-{
-    void *p = fake.no_memory ? NULL : __real_aligned_alloc(alignment, size);
-
-    return p ? memset(p, 0xa5, size) : NULL; /* what another owner has left there */
-}
-
-WRAPPED(void *, calloc, (size_t count, size_t size))
-{
-    if (fake.allocates)
-        fake.allocates();
-    return fake.no_memory ? NULL : __real_calloc(count, size);
 }
 
 WRAPPED(int, open64, (const char *path, int flags, ...))

@@ -15,7 +15,7 @@ extern const struct isolated *const __start_isolated_cases[] __attribute__((weak
 extern const struct isolated *const __stop_isolated_cases[] __attribute__((weak));
 
 /* The words, and where gcov's library writes its counts: scripts/mutate wants to know which tests execute a line. */
-static void environment_set(const char *words)
+void isolated_environment_set(const char *words)
 {
     const char *const counts = getenv("GCOV_PREFIX");
     char text[4096], prefix[4096];
@@ -42,7 +42,7 @@ static int child(const struct isolated *test, int output)
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
     alarm(DEADLOCK_SECONDS);
-    environment_set(test->environment);
+    isolated_environment_set(test->environment);
     fake_start();
     return cmocka_run_group_tests(one, NULL, NULL);
 }

@@ -62,6 +62,9 @@ int isolated_run(const struct isolated *tests, size_t count, const char *filter)
 /* All that have registered themselves. */
 int isolated_run_all(const char *filter);
 
+/* The environment is these words, "NAME=value NAME=value", and nothing else. NULL: none. */
+void isolated_environment_set(const char *words);
+
 /* Run function in a thread of its own and wait for it. */
 void elsewhere(void *(*function)(void *), void *arg);
 

@@ -46,10 +46,8 @@ READY_CASE(test_scarce, .environment = ORDERED)
     assert_false(segment_ops.scarce(context));
     atomic_store(&context->device_free, FAKE_CAPACITY / 128);
     assert_false(segment_ops.scarce(context));
-    assert_false(segment_ops.nearly_full(context));
     atomic_store(&context->device_free, FAKE_CAPACITY / 128 - 1);
     assert_true(segment_ops.scarce(context));
-    assert_true(segment_ops.nearly_full(context));
 }
 
 /* The figure is the lowest that it can be: the driver is asked before memory goes back for it, and only then. */
@@ -102,7 +100,6 @@ READY_CASE(test_scarce_if_nobody_says, .environment = ORDERED)
 READY_CASE(test_scarce_always, .environment = ORDERED " CUPOOL_DECAY=0")
 {
     assert_true(segment_ops.scarce(context));
-    assert_false(segment_ops.nearly_full(context)); /* so that frees may be deferred */
 }
 
 ISOLATED_CASE(test_never_scarce, .environment = ORDERED " CUPOOL_BACKEND=nccl")
@@ -111,7 +108,6 @@ ISOLATED_CASE(test_never_scarce, .environment = ORDERED " CUPOOL_BACKEND=nccl")
 
     atomic_store(&context->device_free, 0);
     assert_false(segment_ops.scarce(context));
-    assert_false(segment_ops.nearly_full(context));
 }
 ISOLATED_AGAIN(test_never_scarce, at_once, .environment = ORDERED " CUPOOL_BACKEND=nccl CUPOOL_DECAY=0")
 

@@ -161,55 +161,6 @@ READY_CASE(test_event_is_kept, .environment = ORDERED)
     assert_string_equal(fake_log(), "event:c0,2 record:c0,e1 record:c0,e1");
 }
 
-/* Beside a capture on a full device the host's memory serves: without a wait the host could read too early. */
-static struct {
-    unsigned int gets, puts, fails;
-} host;
-
-static CUresult host_get(void **ptr, size_t size)
-{
-    assert_int_equal(size, 1);
-    host.gets++;
-    *ptr = &host;
-    return CUDA_SUCCESS;
-}
-
-static CUresult host_put(void *ptr)
-{
-    assert_ptr_equal(ptr, &host);
-    assert_false(fake_thread_is_clean(fake_context(0))); /* in relaxed mode */
-    return host.puts++ < host.fails ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
-}
-
-static const struct host_byte {
-    bool no_get, no_put;
-    unsigned int fails;
-    int rc;
-    unsigned int gets, puts;
-} host_bytes[] = {
-    {.gets = 1, .puts = 1},
-    {.fails = 1, .rc = -EIO, .gets = 1, .puts = 2},
-    {.no_get = true, .rc = -EIO},
-    {.no_put = true, .rc = -EIO},
-};
-
-ISOLATED_ROWS(test_beside_capture_full, host_bytes, .environment = STRICT)
-{
-    const struct host_byte *row = *state;
-    struct context *context = ready();
-
-    fake.driver.cuMemAllocHost_v2 = row->no_get ? NULL : host_get;
-    fake.driver.cuMemFreeHost = row->no_put ? NULL : host_put;
-    host.fails = row->fails;
-    atomic_store(&capture_count, 1);
-    fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_OUT_OF_MEMORY, 1);
-    assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), row->rc);
-    assert_int_equal(host.gets, row->gets);
-    assert_int_equal(host.puts, row->puts);
-    assert_string_equal(fake_log(), "alloc:c0,1");
-    assert_true(fake_thread_is_clean(fake_context(0)));
-}
-
 /* A debt is paid by a wait that succeeds, once. */
 READY_CASE(test_debt)
 {

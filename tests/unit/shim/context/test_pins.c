@@ -217,19 +217,6 @@ ISOLATED_CASE(test_sleep_resolves)
     pin_end(own);
 }
 
-/* Nor does a free that waits for memory keep another context from ending: its block may be in no pool by then. */
-ISOLATED_CASE(test_reclaim_resolves)
-{
-    struct context *context = ready(), *second = pooled(1);
-    struct pins *own = pin_begin(PIN_ADDRESS(0x1000));
-
-    assert_true(busy(second, true));
-    segment_ops.reclaim(context);
-    assert_true(busy(context, true));
-    assert_false(busy(second, true));
-    pin_end(own);
-}
-
 ISOLATED_CASE(test_barriers)
 {
     const char *how = *state;

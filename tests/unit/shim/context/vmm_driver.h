@@ -53,30 +53,25 @@ static unsigned int mappings_count(bool mapped)
     return n;
 }
 
-static CUresult scripted(size_t function)
-{
-    struct fake_script *script = &fake.scripts[function];
-
-    assert_int_equal(fake_locks_held(), 0);
-    script->calls++;
-    if (script->from || !script->times) {
-        script->from -= script->from != 0;
-        return CUDA_SUCCESS;
-    }
-    script->times--;
-    return script->result;
-}
-
-#define SCRIPTED(name)                                                                                                 \
+/* A call needs this. In a sweep the program goes on after a failure: there the call is refused otherwise. */
+#define NEEDS(condition)                                                                                               \
     do {                                                                                                               \
-        const CUresult scripted_ = scripted(FN(name));                                                                 \
+        const bool fits_ = (condition);                                                                                \
+        if (!fake_each)                                                                                                \
+            assert_true(fits_);                                                                                        \
+        else if (!fits_)                                                                                               \
+            return CUDA_ERROR_INVALID_VALUE;                                                                           \
+    } while (0)
+#define SCRIPTED(name, ...)                                                                                            \
+    do {                                                                                                               \
+        const CUresult scripted_ = fake_called(FN(name), __VA_ARGS__);                                                 \
         if (scripted_)                                                                                                 \
             return scripted_;                                                                                          \
     } while (0)
 
 static CUresult reserve(CUdeviceptr *ret, size_t size, size_t align, CUdeviceptr addr, unsigned long long flags)
 {
-    SCRIPTED(cuMemAddressReserve);
+    SCRIPTED(cuMemAddressReserve, "reserve:%zu", size);
     assert_int_equal(align, SEGMENT);
     for (unsigned int i = 0; i < SLOTS_M; i++)
         if (!mappings[i].size) {
@@ -92,8 +87,8 @@ static CUresult address_free(CUdeviceptr addr, size_t size)
 {
     struct mapping *at = mapping_at(addr);
 
-    SCRIPTED(cuMemAddressFree);
-    assert_true(at && at->size == size && !at->mapped);
+    SCRIPTED(cuMemAddressFree, "unreserve:%#llx,%zu", addr, size);
+    NEEDS(at && at->size == size && !at->mapped);
     at->size = 0;
     return CUDA_SUCCESS;
 }
@@ -101,7 +96,7 @@ static CUresult address_free(CUdeviceptr addr, size_t size)
 static CUresult create(CUmemGenericAllocationHandle *ret, size_t size, const CUmemAllocationProp *properties,
                        unsigned long long flags)
 {
-    SCRIPTED(cuMemCreate);
+    SCRIPTED(cuMemCreate, "create:%zu", size);
     if (properties->requestedHandleTypes & vmm.refused_types)
         return CUDA_ERROR_NOT_PERMITTED;
     vmm.types = properties->requestedHandleTypes;
@@ -112,7 +107,7 @@ static CUresult create(CUmemGenericAllocationHandle *ret, size_t size, const CUm
 
 static CUresult release(CUmemGenericAllocationHandle handle)
 {
-    SCRIPTED(cuMemRelease);
+    SCRIPTED(cuMemRelease, "release:%llu", handle);
     vmm.released++;
     return CUDA_SUCCESS;
 }
@@ -122,8 +117,8 @@ static CUresult map(CUdeviceptr addr, size_t size, size_t offset, CUmemGenericAl
 {
     struct mapping *at = mapping_at(addr);
 
-    SCRIPTED(cuMemMap);
-    assert_true(at && at->size == size && !at->mapped && !offset && handle == vmm.made);
+    SCRIPTED(cuMemMap, "map:%#llx,%zu,%llu", addr, size, handle);
+    NEEDS(at && at->size == size && !at->mapped && !offset && (handle == vmm.made || fake_each));
     at->mapped = true;
     return CUDA_SUCCESS;
 }
@@ -132,8 +127,8 @@ static CUresult unmap(CUdeviceptr addr, size_t size)
 {
     struct mapping *at = mapping_at(addr);
 
-    SCRIPTED(cuMemUnmap);
-    assert_true(at && at->size == size && at->mapped);
+    SCRIPTED(cuMemUnmap, "unmap:%#llx,%zu", addr, size);
+    NEEDS(at && at->size == size && at->mapped);
     at->mapped = false;
     at->access = 0;
     if (vmm.on_unmap)
@@ -146,8 +141,8 @@ static CUresult set_access(CUdeviceptr addr, size_t size, const CUmemAccessDesc 
     struct mapping *at = mapping_at(addr);
 
     vmm.calls++;
-    SCRIPTED(cuMemSetAccess);
-    assert_true(at && at->size == size && at->mapped);
+    SCRIPTED(cuMemSetAccess, "access:%#llx,%zu,%zu", addr, size, count);
+    NEEDS(at && at->size == size && at->mapped);
     for (size_t i = 0; i < count; i++)
         if (vmm.no_way >> access[i].location.id & 1)
             return CUDA_ERROR_INVALID_DEVICE;
@@ -158,14 +153,14 @@ static CUresult set_access(CUdeviceptr addr, size_t size, const CUmemAccessDesc 
 
 static CUresult event_record(CUevent event, CUstream stream)
 {
-    SCRIPTED(cuEventRecord);
+    SCRIPTED(cuEventRecord, "record:s%d", fake_stream_number(stream));
     event_at[(struct fake_event *)event - fake.events] = ++vmm.recorded;
     return CUDA_SUCCESS;
 }
 
 static CUresult event_query(CUevent event)
 {
-    SCRIPTED(cuEventQuery);
+    SCRIPTED(cuEventQuery, "?cuEventQuery");
     return event_at[(struct fake_event *)event - fake.events] > vmm.over ? CUDA_ERROR_NOT_READY : vmm.query;
 }
 
