@@ -243,6 +243,9 @@ void sweep_test(const struct sweep *sweep)
     size_t at = 0;
     struct row row;
 
+#if !__GLIBC_PREREQ(2, 33)
+    skip(); /* fstat is no function there that the linker could replace */
+#endif
     if (path) {
         record(sweep, path);
         return;
