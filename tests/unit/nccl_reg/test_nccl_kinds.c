@@ -238,7 +238,7 @@ CASE(a_renewal_that_is_refused)
     assert_int_equal(stats().failed, 1);
 }
 
-/* What is kept of a segment's registrations goes with it. */
+/* The records of a segment's registrations go with it. */
 CASE(fronts_leave_nothing_on_the_heap)
 {
     size_t before = 0;

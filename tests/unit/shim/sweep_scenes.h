@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sweep_scenes.h - scenes that are played once for each call of the driver in them, and this call fails; each time all that
- * the library does is compared with what it was seen to do.
+ * sweep_scenes.h - scenes that are played once for each call of the driver in them, and this call fails; each time all
+ * that the library does is compared with what it was seen to do.
  *
  * A scene is a function that calls the library and says the results. Its outcome is a text: the calls of the driver and
  * their words, what the log and the trace were told, how long was waited, the results. sweep/SCENE.txt has the whole

@@ -233,7 +233,7 @@ bool sweep_record_end(struct sweep_record *record)
         record->wrong++;
     free(record->recorded);
     if (record->wrong)
-        printf("FAILED: %s: %u rows of %u are otherwise; tests/unit/shim/sweep_scenes.h says how to record\n", record->scene,
-               record->wrong, record->rows);
+        printf("FAILED: %s: %u rows of %u are otherwise; tests/unit/shim/sweep_scenes.h says how to record\n",
+               record->scene, record->wrong, record->rows);
     return !record->wrong;
 }
