@@ -133,8 +133,8 @@ struct fake {
 };
 extern struct fake fake;
 
-/* For sweeps (sweep_scenes.h), kept by fake_start. Before each call of the driver: an error is its result, and the log has a
- * word for every call. And whether the host lacks memory for the next request. NULL: none of both. */
+/* For sweeps (sweep_scenes.h), kept by fake_start. Before each call of the driver: an error is its result, and the log
+ * has a word for every call. And whether the host lacks memory for the next request. NULL: none of both. */
 extern CUresult (*fake_each)(size_t function);
 extern bool (*fake_lacks_memory)(void);
 /* A call: its scripted result. The words go into the log if fake_each is set; NULL: none. */
