@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scenes.h - what scenes of contexts (sweep_scenes.h) have in common: requests and frees by the functions of shim/serve that
- * say their results, and what there is at the end.
+ * scenes.h - what scenes of contexts (sweep_scenes.h) have in common: requests and frees by the functions of shim/serve
+ * that say their results, and what there is at the end.
  *
  * Only test_sweep_*.c include it. Threads: a scene's own.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_sweep_order.c - scenes (sweep_scenes.h) of frees and of waits: each policy, other threads, captures, streams of other
- * contexts. */
+/* test_sweep_order.c - scenes (sweep_scenes.h) of frees and of waits: each policy, other threads, captures, streams of
+ * other contexts. */
 #include "context/strict.h"
 #include "scenes.h"
 
