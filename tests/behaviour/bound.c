@@ -74,14 +74,14 @@ static int work(cudaStream_t stream, unsigned int us)
 
 static void check(void)
 {
-    size_t others, bound, slack, used;
+    size_t others, bound, slack, used = in_use();
 
+    /* Behind that: what other threads get meanwhile raises the bound alone, which only grows. */
     pthread_mutex_lock(&all.lock);
     others = (all.threads - 1) * native(all.largest);
     slack = all.slack > all.peak / 10 ? all.slack : all.slack ? all.peak / 10 : 0;
     bound = all.peak + all.peak / 10 + 64 * BT_MIB + others + others / 10 + slack;
     pthread_mutex_unlock(&all.lock);
-    used = in_use();
     used = used > all.base ? used - all.base : 0;
     if (used > atomic_load(&all.most))
         atomic_store(&all.most, used);

@@ -122,7 +122,7 @@ static void tell_several(void)
 /* A file with a mark, and others with another one or none, at its number. */
 static void tell_marks(void)
 {
-    struct ipc_descriptor kept[2];
+    struct ipc_descriptor kept[2] = {0};
     int fds[2];
 
     if (socketpair(AF_UNIX, SOCK_DGRAM, 0, fds))
