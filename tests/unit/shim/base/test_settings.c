@@ -267,6 +267,7 @@ ISOLATED_CASE(test_nearest)
         {"CUPOOL_NOPE", NULL},
         {"CUPOOL_FEE", "CUPOOL_FREE"},
         {"CUPOOL_FOO", NULL},
+        {"CUPOOL_FREEXYZ", NULL}, /* three letters are wrong, and FREE has four */
         {"CUPOOL_TRACE", "CUPOOL_TRACE_FILE"},
         {"CUPOOL_STACKS", "CUPOOL_TRACE_STACKS"},
         {"CUPOOL_ACKS", NULL},

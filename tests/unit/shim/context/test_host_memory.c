@@ -19,6 +19,7 @@ static struct {
     uint64_t next, freed, at; /* at: of the last free, which takes 5 ms */
     size_t taken, returned;   /* calls */
     bool captures;            /* one begins during the next free */
+    CUresult result;          /* of a free */
 } pinned;
 
 static CUresult host_alloc(void **ptr, size_t size, unsigned int flags)
@@ -42,7 +43,7 @@ static CUresult free_host(void *ptr)
         order_capture_begin(fake_stream(0, 0));
     atomic_fetch_add(&fake.ns, 5 * MS);
     pinned.returned++;
-    return CUDA_SUCCESS;
+    return pinned.result;
 }
 
 static void start(void)
@@ -246,6 +247,17 @@ ISOLATED_CASE(test_a_capture_begins_beside_it, .environment = DECAY)
     pinned.captures = true;
     run_for(10 * SECOND_NS);
     assert_int_equal(pinned.returned, 1);
+}
+
+/* The driver keeps it, and the program is told once. */
+ISOLATED_CASE(test_driver_keeps_it, .environment = DECAY)
+{
+    start();
+    put(get(LARGE));
+    pinned.result = CUDA_ERROR_UNKNOWN;
+    run_for(20 * SECOND_NS);
+    assert_int_equal(pinned.returned, 1);
+    assert_non_null(strstr(fake.said, "pinned memory could not be given back (error 999)"));
 }
 
 ISOLATED_CASE(test_no_decay, .environment = "CUPOOL_HOST_POOL=1 CUPOOL_FREE=ordered CUPOOL_DECAY=off")

@@ -3,6 +3,7 @@
  * which of them may not go back because a graph that was captured since may have them registered. */
 
 #include "base/process.h"
+#include "context/nccl_given.h"
 #include "nccl/register_calls.h"
 #include "nccl/window.h"
 #include "nccl_reg_state.h"
@@ -191,6 +192,19 @@ ISOLATED_CASE(test_born_again, .environment = NCCL)
     assert_int_equal(born(context), addr);
     assert_int_equal(go_back(context, &addr, 1), 1);
     assert_int_equal(go_back(context, &addr, 1), 0); /* that is forgotten */
+}
+
+/* A context that ends leaves its memory to the next one of the device, and of no other device. */
+ISOLATED_CASE(test_left_by_a_context, .environment = NCCL)
+{
+    struct context *context = with_nccl();
+    const uint64_t addr = born(context);
+
+    assert_int_equal(nccl_given_left(0), 0);
+    context_gone(context_leaving(fake_context(0)), true);
+    assert_int_equal(nccl_given_left(1), 0);
+    assert_int_equal(nccl_given_left(0), addr);
+    assert_int_equal(nccl_given_left(0), 0);
 }
 
 ISOLATED_CASE(test_many, .environment = NCCL)

@@ -73,6 +73,18 @@ UNIT_CASE(test_ids)
     }
 }
 
+/* The last note ends a byte before the place of the next one would be; an id there is none of these notes'. */
+UNIT_CASE(test_behind_the_notes)
+{
+    static const uint8_t id[20] = {1};
+    const size_t behind = note_put(NOTES, 4, "Go", NT_GNU_BUILD_ID, "abc", 3);
+    const struct object object = image_begin(behind - NOTES - 1, 4);
+    uint8_t got[OBJECT_ID_MAX];
+
+    note_put(behind, 4, ELF_NOTE_GNU, NT_GNU_BUILD_ID, id, sizeof(id));
+    assert_int_equal(object_build_id(&object, got), 0);
+}
+
 /* Headers that do not say where the notes are, or say so wrongly: nothing is read beyond what is mapped. */
 UNIT_CASE(test_no_id)
 {
