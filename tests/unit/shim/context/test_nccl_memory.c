@@ -276,6 +276,34 @@ ISOLATED_CASE(test_front_before_nccl)
     assert_true(nccl_front_needed() > 0);
 }
 
+static ncclResult_t older_version(int *version)
+{
+    *version = NCCL_VERSION_MAPS;
+    return ncclSuccess;
+}
+
+/* Memory is NCCL's if the driver's allocation begins so far in front of it. */
+ISOLATED_CASE(test_front_of_memory, .environment = NCCL)
+{
+    static const struct real_nccl older = {
+        .ncclGetVersion = older_version, .ncclMemAlloc = nccl_alloc, .ncclMemFree = nccl_free};
+    const CUdeviceptr start = 0x610000000000;
+    size_t front;
+
+    nccl.next = 0x600000000000;
+    fake_start();
+    fake.nccl = &older;
+    fake.registers = true;
+    pooled(0);
+    front = nccl_front_needed();
+    assert_true(front > 0);
+    fake_range_add(start, 2 * SEGMENT, CU_MEMORYTYPE_DEVICE, 0);
+    assert_int_equal(nccl_memory_front(start + front), front);
+    assert_int_equal(nccl_memory_front(start), 0);
+    assert_int_equal(nccl_memory_front(start + 2 * front), 0);
+    assert_int_equal(nccl_memory_front(0x1000), 0);
+}
+
 static struct {
     ncclResult_t result, now;
 } asked;
