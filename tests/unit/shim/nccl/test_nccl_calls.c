@@ -9,6 +9,7 @@
  */
 #include "base/process.h"
 #include "heap.h"
+#include "nccl/comms.h"
 #include "nccl/direct.h"
 #include "nccl/pool_segments.h"
 #include "nccl/register_calls.h"
@@ -238,6 +239,28 @@ ISOLATED_CASE(test_each_call_fails_later, .environment = USED)
 ISOLATED_CASE(test_each_function_is_missing, .environment = USED)
 {
     rows_test(play_lacks, lacks, COUNT(lacks), "nccl_lacks");
+}
+
+/* A communicator that nobody saw being made is met at its first use; in a group that has made another one it may be
+ * that one, which is not ready. */
+ISOLATED_CASE(test_met_in_a_group, .environment = USED)
+{
+    const ncclComm_t comm = (ncclComm_t)0x900;
+    const ncclUniqueId id = {{0}};
+    struct nccl_reg_comm_info info;
+    ncclComm_t made = NULL;
+
+    nccl_start();
+    nccl_begin();
+    assert_int_equal(ncclGroupStart(), 0);
+    assert_int_equal(ncclCommInitRank(&made, 2, id, 1), 0);
+    assert_false(nccl_comm_get(comm, NULL, &info));
+    assert_int_equal(ncclGroupEnd(), 0);
+    assert_int_equal(ncclGroupStart(), 0);
+    assert_int_equal(ncclGroupStart(), 0);
+    assert_int_equal(ncclGroupEnd(), 0); /* the inner one */
+    assert_true(nccl_comm_get(comm, NULL, &info));
+    assert_int_equal(ncclGroupEnd(), 0);
 }
 
 /* --- nothing is registered --- */
