@@ -119,12 +119,15 @@ int system_lstat(const char *path, struct stat *st)
 
 ssize_t system_readlink(const char *path, char *to, size_t len)
 {
+    static const char program[16] = "/usr/bin/program"; /* without an end, as the system's */
+
     if (fails("readlink"))
         return -1;
     if (strcmp(path, "/proc/self/exe") != 0)
         return readlink(path, to, len);
-    memcpy(to, "/usr/bin/program", 16);
-    return 16;
+    for (size_t i = 0; i < sizeof(program); i++)
+        to[i] = program[i];
+    return sizeof(program);
 }
 
 int system_flock(int fd, int operation)

@@ -97,13 +97,14 @@ static void prepare(const struct name *name)
 static const char *path_of(const struct name *name)
 {
     static char path[5000];
+    int len = 2;
 
     if (!name->len)
         return name->path ? name->path : "d/t";
     snprintf(path, sizeof(path), "d/");
-    while ((int)strlen(path) + 2 < name->len)
-        strcat(path, "./");
-    strcat(path, (int)strlen(path) + 1 < name->len ? "/t" : "t");
+    for (; len + 2 < name->len; len += 2)
+        snprintf(path + len, sizeof(path) - (size_t)len, "./");
+    snprintf(path + len, sizeof(path) - (size_t)len, "%s", len + 1 < name->len ? "/t" : "t");
     return path;
 }
 

@@ -24,13 +24,13 @@ static void words_add(struct made_parts *parts, const char *words)
 
     for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
         if (*word != '+' && *word != '-') {
-            strcpy(parts->text + text, word);
+            snprintf(parts->text + text, sizeof(parts->text) - text, "%s", word);
             text += strlen(word) + 1;
             continue;
         }
         parts->symbols[symbols].st_name = (Elf64_Word)names;
         parts->symbols[symbols++].st_shndx = *word == '+' ? 1 : SHN_UNDEF;
-        strcpy(parts->names + names, word + 1);
+        snprintf(parts->names + names, sizeof(parts->names) - names, "%s", word + 1);
         names += strlen(word);
     }
     free(copy);

@@ -4,6 +4,7 @@
 #include "system.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdint.h>
 
 #include "golden.h"
@@ -106,7 +107,8 @@ char *system_realpath(const char *path, char *to)
         return NULL;
     if (space && strncmp(system_now.links, path, (size_t)(space - system_now.links)) == 0)
         path = space + 1;
-    return strcpy(to, path);
+    snprintf(to, PATH_MAX, "%s", path);
+    return to;
 }
 
 int system_pipe(int fds[2])
@@ -214,9 +216,7 @@ int system_asprintf(char **to, const char *format, const char *a)
     *to = fails("asprintf") ? NULL : malloc(room);
     if (!*to)
         return -1;
-    strcpy(*to, a);
-    strcat(*to, strchr(format, 's') + 1);
-    return (int)strlen(*to);
+    return snprintf(*to, room, "%s%s", a, strchr(format, 's') + 1);
 }
 
 int system_open(const char *path, int flags)

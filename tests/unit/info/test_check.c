@@ -258,8 +258,8 @@ static int long_words(const void *arg)
     static char line[2048], *words[] = {"./script-long"};
 
     system_for(&checks[9]);
-    memset(line, 'x', sizeof(line) - 1);
-    memcpy(line, "#!./", 4);
+    snprintf(line, sizeof(line), "#!./");
+    memset(line + 4, 'x', sizeof(line) - 5);
     line[*count] = '\n';
     made_text("script-long", line, 0755);
     return check_command(1, words);
@@ -272,8 +272,8 @@ static int kept(const void *arg)
     static char text[1 << 15], *words[] = {"env", "-Sbin/env", text, NULL};
 
     system_for(&checks[9]);
-    memset(text, 'x', (size_t)*count);
-    memcpy(text, "-S./app ", 8);
+    snprintf(text, sizeof(text), "-S./app ");
+    memset(text + 8, 'x', (size_t)*count - 8);
     return check_command(3, words);
 }
 
@@ -284,8 +284,8 @@ static int long_name(const void *arg)
     static char name[80], *words[] = {name, "./app"};
 
     system_for(&checks[9]);
-    memset(name, 'n', (size_t)*count);
-    memcpy(name, "bin/", 4);
+    snprintf(name, sizeof(name), "bin/");
+    memset(name + 4, 'n', (size_t)*count - 4);
     made_elf(name, &program);
     return check_command(2, words);
 }

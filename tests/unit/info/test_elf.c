@@ -49,7 +49,7 @@ static int cut(const void *arg)
         facts(line, sizeof(line));
         if (strcmp(line, last) != 0)
             printf("from %zu bytes: %s\n", size, line);
-        strcpy(last, line);
+        snprintf(last, sizeof(last), "%s", line);
     }
     return 0;
 }

@@ -266,11 +266,14 @@ static void miss(unsigned int count, const char *const *names, size_t all)
 {
     char *to = missing_words[count];
 
-    strcpy(to, " ");
-    for (unsigned int i = 0; i < count; i++) {
-        strcat(to, names[i == 0 ? 0 : i == 1 ? all - 1 : i]);
-        strcat(to, " ");
-    }
+    size_t len = 1;
+
+    snprintf(to, sizeof(missing_words[count]), " ");
+    for (unsigned int i = 0; i < count; i++)
+        len += (size_t)snprintf(to + len, sizeof(missing_words[count]) - len, "%s ",
+                                names[i == 0   ? 0
+                                      : i == 1 ? all - 1
+                                               : i]);
 }
 
 /* How many hooks there are changes with the lists. */

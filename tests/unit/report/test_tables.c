@@ -32,10 +32,10 @@ struct oom {
 /* A device of 80 GiB. pool: live, pending, idle, holes; held: the sum. */
 #define DEVICE(free_, live_, pending_, idle_, holes_)                                                                  \
     .free = (size_t)(free_), .total = 80 * GIB,                                                                        \
-    .survey = {.live = live_,                                                                                          \
-               .pending = pending_,                                                                                    \
-               .idle = idle_,                                                                                          \
-               .holes = holes_,                                                                                        \
+    .survey = {.live = (live_),                                                                                        \
+               .pending = (pending_),                                                                                  \
+               .idle = (idle_),                                                                                        \
+               .holes = (holes_),                                                                                      \
                .held = (live_) + (pending_) + (idle_) + (holes_),                                                      \
                .ranges = 3,                                                                                            \
                .segments = 2,                                                                                          \

@@ -251,7 +251,7 @@ static void answered(int fd)
 static void served(uint64_t now, int fd)
 {
     struct pollfd fds[CTL_PEERS + 2];
-    struct ctl_request request;
+    struct ctl_request request = {0};
     const unsigned int count = SWEPT(ctl_socket_listen(fds, COUNT(fds)));
 
     sweep_say(" polls %u", count);

@@ -13,7 +13,8 @@ static unsigned int buffers;
 static CUresult host_alloc(void **ptr, size_t size, unsigned int flags)
 {
     SCRIPTED(cuMemHostAlloc, "host_alloc:%zu,%u", size, flags);
-    pinned = realloc(pinned, size);
+    free(pinned);
+    pinned = malloc(size);
     *ptr = pinned;
     buffers++;
     return CUDA_SUCCESS;

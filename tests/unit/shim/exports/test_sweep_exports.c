@@ -24,7 +24,7 @@ static void tell_calls(void)
     CUmemGenericAllocationHandle handle = 5;
     CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1};
-    CUarrayMapInfo arrays[2] = {{.memHandleType = CU_MEM_HANDLE_TYPE_GENERIC, .memHandle = {.memHandle = 6}}};
+    CUarrayMapInfo arrays[2] = {{.memHandleType = CU_MEM_HANDLE_TYPE_GENERIC}};
     CUdeviceptr ptr = SEGMENT;
     unsigned long long flags = 9;
 
@@ -51,6 +51,7 @@ static void tell_calls(void)
     sweep_say(" %d", SWEPT(cuMulticastBindMem_v2(1, 0, 0, 2, 0, 4096, 0)));
     sweep_say(" %d", SWEPT(cuMulticastBindAddr(1, 0, SEGMENT, 4096, 0)));
     sweep_say(" %d", SWEPT(cuMulticastBindAddr_v2(1, 0, 0, SEGMENT, 4096, 0)));
+    arrays[0].memHandle.memHandle = 6;
     sweep_say(" arrays %d", SWEPT(cuMemMapArrayAsync(arrays, 2, NULL)));
     sweep_say(" %d", SWEPT(cuMemMapArrayAsync_ptsz(NULL, 2, NULL)));
     sweep_say(" unmap %d", SWEPT(cuMemUnmap(SEGMENT, 4096)));

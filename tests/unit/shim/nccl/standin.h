@@ -57,17 +57,17 @@ static bool does(size_t function, ncclResult_t *ret_result)
     fake_log_add(__VA_ARGS__);                                                                                         \
     done = does(function, &result)
 
-#define ANSWER(member, name, type, value)                                                                              \
-    static ncclResult_t name(ncclComm_t comm, type *ret)                                                               \
+#define ANSWER(member, name, value)                                                                                    \
+    static ncclResult_t name(ncclComm_t comm, int *ret)                                                                \
     {                                                                                                                  \
         DOES(NCCL_FN(member), #name ":%p", (void *)comm);                                                              \
         if (done)                                                                                                      \
             *ret = (value);                                                                                            \
         return result == ncclInProgress ? ncclSuccess : result;                                                        \
     }
-ANSWER(ncclCommCuDevice, device, int, 0)
-ANSWER(ncclCommUserRank, user_rank, int, 1)
-ANSWER(ncclCommCount, ranks_of, int, 2)
+ANSWER(ncclCommCuDevice, device, 0)
+ANSWER(ncclCommUserRank, user_rank, 1)
+ANSWER(ncclCommCount, ranks_of, 2)
 
 static ncclResult_t error_of(ncclComm_t comm, ncclResult_t *ret)
 {

@@ -169,7 +169,7 @@ UNIT_CASE(test_more_than_can_be_told)
 UNIT_CASE(test_room)
 {
     static char text[16384];
-    size_t ends[GAP_TALLIES + 1], count = 0, len;
+    size_t ends[GAP_TALLIES + 1] = {0}, count = 0, len;
 
     start(1, false);
     for (int i = 0; i < 3; i++)
