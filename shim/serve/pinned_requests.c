@@ -28,9 +28,9 @@ static atomic_ullong tick_at; /* in nanoseconds of the monotonic clock; 0: nothi
 /* The setting; by default an eighth of what the process may take, shared by the ranks of the host. */
 static uint64_t limit(void)
 {
-    const uint64_t set = conf_get()->host_limit.number;
+    const uint64_t set = conf_get()->host_limit.number, memory = set ? 0 : machine_memory();
 
-    return set ? set : machine_memory() / 8 / machine_ranks();
+    return set ? set : memory / 8 / machine_ranks();
 }
 
 /* Inside a host function the driver refuses every call, and so must we. */

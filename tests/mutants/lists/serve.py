@@ -24,7 +24,7 @@ MUTANTS = [
     Mutant("pinned memory: a free whose wait fails frees nothing", ["pinned / Events.test_a_wait_that_fails"], [
         ("(host_memory_wait(context) && context_failed(context))", "host_memory_wait(context)")]),
     Mutant("pinned memory: the ranks of a host do not share the limit", ["pinned / Machine.test_limit_of_a_cgroup"], [
-        ("machine_memory() / 8 / machine_ranks()", "machine_memory() / 8")]),
+        ("memory / 8 / machine_ranks()", "memory / 8")]),
     Mutant("pinned memory: the setting of the limit has no effect", ["pinned / Machine.test_limit_of_the_setting"], [
         ("return set ? set : machine_memory()", "return machine_memory()")]),
     Mutant("pinned memory never becomes old", ["shim_host_memory", "pinned / Decay"], [

@@ -29,7 +29,7 @@
 
 #define FAKE_DEVICES  4
 #define FAKE_CONTEXTS 300 /* the first ones are the devices' primary contexts */
-#define FAKE_STREAMS  32
+#define FAKE_STREAMS  40
 #define FAKE_EVENTS   256
 #define FAKE_RANGES   64
 #define FAKE_CAPACITY (8192 * MIB)

@@ -38,10 +38,12 @@ static inline void *other_frees_one(void *arg)
     return arg;
 }
 
+#define CAPTURED 31 /* this stream captures; the library makes those behind it */
+
 /* It would wait for calls in flight, and so for the thread that waits for it. */
 static inline void *other_captures(void *arg)
 {
-    const CUstream stream = fake_stream(FAKE_STREAMS - 1, 0);
+    const CUstream stream = fake_stream(CAPTURED, 0);
     const struct context *context;
 
     for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
@@ -50,15 +52,15 @@ static inline void *other_captures(void *arg)
             if (slot_is_busy(&context->slots[k]))
                 return arg;
     }
-    fake.streams[FAKE_STREAMS - 1].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    fake.streams[CAPTURED].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
     capture_begun(order_capture_begin(stream), stream, true);
     return arg;
 }
 
 static inline void *other_has_captured(void *arg)
 {
-    fake.streams[FAKE_STREAMS - 1].captures = CU_STREAM_CAPTURE_STATUS_NONE;
-    capture_check((CUstream)&fake.streams[FAKE_STREAMS - 1], false, atomic_load(&capture_total));
+    fake.streams[CAPTURED].captures = CU_STREAM_CAPTURE_STATUS_NONE;
+    capture_check((CUstream)&fake.streams[CAPTURED], false, atomic_load(&capture_total));
     return arg;
 }
 
