@@ -26,7 +26,7 @@ MUTANTS = [
     Mutant("pinned memory: the ranks of a host do not share the limit", ["pinned / Machine.test_limit_of_a_cgroup"], [
         ("memory / 8 / machine_ranks()", "memory / 8")]),
     Mutant("pinned memory: the setting of the limit has no effect", ["pinned / Machine.test_limit_of_the_setting"], [
-        ("const uint64_t set = conf_get()->host_limit.number,", "const uint64_t set = 0,")")]),
+        ("const uint64_t set = conf_get()->host_limit.number,", "const uint64_t set = 0,")]),
     Mutant("pinned memory never becomes old", ["shim_host_memory", "pinned / Decay"], [
         ("(void)host_pool_decay(host_memory_pool(), LOOKS - 1);", "")]),
     Mutant("pinned memory goes back long before its time", ["shim_host_memory"], [
