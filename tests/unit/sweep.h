@@ -2,8 +2,8 @@
 /*
  * sweep.h - tests in which each call that the code under test makes of others fails once: a story, a function without
  * threads and without chance, is told in a process of its own with no failing call, then with the first one failing,
- * with the second one, and so on. What the story says about each, in words, and a digest of all that the code asked of
- * others make a row. The rows are compared with recorded ones, or written to the file that CUPOOL_TEST_RECORD names.
+ * with the second one, and so on. A row has the story's words about each, and a digest of all that the code asked of
+ * others. The rows are compared with recorded ones, or written to the file that CUPOOL_TEST_RECORD names.
  *
  * With CUPOOL_TEST_TELL=STORY:N all that goes into the digest of row N is printed, to be compared with another run's.
  *

@@ -196,7 +196,7 @@ static const struct host_stats pinned = {.allocs = 100,
 struct table {
     const char *name, *environment;
     bool host, nccl, vmm, guard, own, unpooled, path, job, begun, closed, again;
-    const char *library;
+    const char *driver_path;
     int devices, rank;
     int signal;               /* the program has a handler of this one */
     bool info, ignored, late; /* with more arguments; it ignores it; it comes after a first look */
@@ -250,12 +250,15 @@ static const struct table tables[] = {
      .ignored = true},
     {.name = "a handler that comes meanwhile", .environment = STATS, .devices = 1, .begun = true, .late = true},
     {.name = "nothing pooled, no driver", .environment = STATS, .rank = -1},
-    {.name = "nothing pooled, a driver", .environment = STATS, .rank = 2, .library = "/usr/lib/libcuda.so.1"},
-    {.name = "nothing pooled, a driver without a folder", .environment = STATS, .rank = 2, .library = "libcuda.so.1"},
+    {.name = "nothing pooled, a driver", .environment = STATS, .rank = 2, .driver_path = "/usr/lib/libcuda.so.1"},
+    {.name = "nothing pooled, a driver without a folder",
+     .environment = STATS,
+     .rank = 2,
+     .driver_path = "libcuda.so.1"},
     {.name = "nothing pooled, a library like the driver",
      .environment = STATS,
      .rank = 2,
-     .library = "/usr/libcuda.so/libcuda.s"},
+     .driver_path = "/usr/libcuda.so/libcuda.s"},
     {.name = "nothing pooled, switched off",
      .environment = STATS " CUPOOL_ENABLE=0",
      .rank = 2,
@@ -327,8 +330,8 @@ static void before(const struct table *table)
     stub.quiet = table->devices > 2; /* the events would be as many */
     stub.job = table->job ? rows : NULL;
     stub.job_count = 3;
-    if (table->library)
-        system_library = table->library;
+    if (table->driver_path)
+        system_library = table->driver_path;
     atomic_store(&guard_mode, table->guard);
     if (table->unpooled) {
         unpooled_took(UNPOOLED_CREATE, 6 * MIB);

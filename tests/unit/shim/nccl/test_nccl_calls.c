@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_nccl_calls.c - shim/nccl/ and shim/exports/nccl.c, and the calls that they make: one program, in which each call
- * of the driver and of NCCL fails in turn, each of NCCL's goes on in the background, and each function is missing. What
- * becomes of it stands in nccl_*.inc, a line for each; CUPOOL_TEST_RECORD names a folder to write them to.
+ * of the driver and of NCCL fails in turn, each of NCCL's goes on in the background, and each function is missing. The
+ * outcomes stand in nccl_*.inc, a line for each; CUPOOL_TEST_RECORD names a folder to write them to.
  *
  * A line has the function, the answers that differ from those of the first line, what is left at the end, and a digest
  * of all calls with their arguments, of the lines logged and of the trace's events.
