@@ -213,7 +213,7 @@ UNIT_CASE(test_no_room)
 
 /* --- neighbours --- */
 
-static const struct neighbour_card card = {{0x12, 0xf3, [15] = 0xab}};
+static struct neighbour_card card = {{0x12, 0xf3, [15] = 0xab}};
 static struct neighbour_station stations[3];
 static struct neighbour_outcome outcome;
 static uint64_t wanted;
@@ -226,10 +226,13 @@ static unsigned char ask(void)
     return errno == 77 && outcome.asked == 2 ? (unsigned char)(outcome.answered * 64 + outcome.given % 64) : 255;
 }
 
+/* A card of this process alone: the tests of another build may run beside it, and stations have names on a host. */
 static void stations_open(void)
 {
+    const uint64_t own = (uint64_t)getpid() << 32 ^ now_ns();
     char name[128];
 
+    memcpy(card.uuid + 4, &own, sizeof(own));
     for (unsigned int i = 0; i < COUNT(stations); i++) {
         stations[i].fd = -1;
         assert_false(neighbour_is_open(&stations[i]));
@@ -238,8 +241,8 @@ static void stations_open(void)
         assert_int_equal(errno, 77);
         assert_true(neighbour_is_open(&stations[i]));
     }
-    snprintf(name, sizeof(name), "cupool-1-%u-12f300000000000000000000000000ab-%d", (unsigned int)getuid(),
-             stations[1].number);
+    snprintf(name, sizeof(name), "cupool-1-%u-12f30000%016llx000000ab-%d", (unsigned int)getuid(),
+             (unsigned long long)__builtin_bswap64(own), stations[1].number);
     assert_string_equal(stations[1].at.sun_path + 1, name);
 }
 
