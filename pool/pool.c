@@ -155,8 +155,8 @@ static uint64_t given_back(struct pool *pool)
 }
 
 /* True if there is, or soon will be, more memory to give back, or some has been given back since `before`: other
- * threads may have freed some after the driver refused. */
-static bool more_to_give(struct pool *pool, uint64_t before)
+ * threads may have freed some after the driver refused. False if the time has passed. */
+static bool more_to_give(struct pool *pool, uint64_t before, struct patience *patience)
 {
     const struct pool_config *config = &pool->config;
     bool more;
@@ -165,8 +165,9 @@ static bool more_to_give(struct pool *pool, uint64_t before)
         return false;
     locks_take(pool);
     coalesce_all(pool);
-    more = idle_bytes(pool) || pool->releasing || atomic_load(&pool->shown.ordering) ||
-           pool->stats.segments_free != before;
+    more = (idle_bytes(pool) || pool->releasing || atomic_load(&pool->shown.ordering) ||
+            pool->stats.segments_free != before) &&
+           patience_lasts(pool, patience);
     locks_give(pool);
     return more;
 }
@@ -187,11 +188,12 @@ static bool others_give(struct pool *pool, size_t size)
 /* The driver has refused. Try everything else that could serve the request, cheapest first. */
 static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
 {
-    const uint64_t limit = now_ns() + OTHERS_WAIT_NS;
+    struct patience patience;
     uint64_t before;
     size_t released;
     int rc;
 
+    patience_begin(&patience);
     /* Deferred blocks make other requests break into free ones, which a full card cannot afford: from now on each free
      * is ordered at once, and each order restores a little of the budget. */
     atomic_store_explicit(&pool->shown.budget, 0, memory_order_relaxed);
@@ -205,10 +207,10 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
             order_and_publish(pool, NULL, POOL_ORDER_DEVICE);
         if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
             return 0;
-        released = pool_trim(pool, "oom");
+        released = release_for(pool, size, "oom", &patience);
         before = given_back(pool);
         rc = grow(pool, size, requested, /* alone: */ true, ret_addr);
-    } while (rc == -ENOMEM && (released || (now_ns() < limit && more_to_give(pool, before))));
+    } while (rc == -ENOMEM && (released || more_to_give(pool, before, &patience)));
     if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0)
         return 0;
     if (rc == -ENOMEM && others_give(pool, size))

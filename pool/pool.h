@@ -215,7 +215,7 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
 void pool_flush(struct pool *pool);
 
 /* Give back idle segments, after ordering deferred blocks. Returns the bytes given back; 0 while frozen. Also waits for
- * the segments that other threads are giving back, for 0.3 seconds at most. */
+ * other threads: 10 seconds at most for those that give segments to the backend, 0.3 for those that wait themselves. */
 size_t pool_trim(struct pool *pool, const char *why);
 
 /* As pool_trim, for another user of the device: nothing is waited for, and deferred blocks are ordered only if all work

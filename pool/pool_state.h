@@ -74,6 +74,7 @@ struct pool {
         atomic_uint magazine_count; /* no magazine from this index on was ever used; set under the lock */
         atomic_uint deferring;      /* magazines with deferred blocks; changed under their locks */
         atomic_uint ordering;       /* threads that have taken deferred blocks to order them */
+        atomic_uint asking;         /* those of them that wait for nothing */
         atomic_uint filling;        /* threads that fill freed blocks, of segments that they have seen in use */
         atomic_uint kind;           /* of new segments; set under the lock */
         atomic_bool defers;         /* frees are batched: there is a budget, and the context has not failed */
@@ -112,8 +113,9 @@ struct pool {
     size_t freed;            /* bytes of freed large blocks that left 1 MiB or more of their last 2 MiB unused */
     bool packs_never;        /* see pool_pack_never */
     ptrdiff_t handed;        /* bytes handed out to the program, without the counts still in the magazines */
-    size_t leaving;          /* bytes that threads are giving back now */
-    unsigned int releasing;  /* number of these threads */
+    size_t leaving;          /* bytes that threads are giving to the backend now */
+    unsigned int releasing;  /* number of these threads, with those that wait for memory to arrive */
+    unsigned int putting;    /* those that do not wait */
     unsigned int clock;      /* calls of pool_decay */
     bool suspended;          /* see pool_suspend */
     bool changing;           /* suspended segments stay: their memory is on its way */

@@ -126,6 +126,7 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
              !pool->config.order->frozen(pool->config.arg);
     if (taking) {
         atomic_fetch_add(&pool->shown.ordering, 1);
+        atomic_fetch_add(&pool->shown.asking, how == POOL_ORDER_ASK);
         if (block && pool->config.deferred_min)
             own = &pool->magazines[magazine_index % MAGAZINES];
         taken = deferred_take(pool, own, lists, &is_own);
@@ -138,8 +139,10 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
     rc = order_and_fill(pool, lists, MAGAZINES + 1, how);
     for (unsigned int i = 0; i < taken; i++)
         list_publish(pool, &pool->magazines[i], lists[i], is_own, rc);
-    if (taking)
+    if (taking) {
+        atomic_fetch_sub(&pool->shown.asking, how == POOL_ORDER_ASK);
         atomic_fetch_sub(&pool->shown.ordering, 1);
+    }
     if (rc == 0 && pool->config.deferred_min) { /* fewer bytes are deferred now: see flush_if_due */
         budget_widen(pool);
         atomic_store_explicit(&pool->shown.flush_from,

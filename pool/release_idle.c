@@ -61,6 +61,18 @@ static bool goes(const struct pool *pool, const struct segment *segment, const s
     return !what->withdrawn_only && pool->clock - segment->idle_since >= what->age;
 }
 
+/* The backend has taken the segment. is_last: no other of the caller's list follows. */
+static void segment_gone(struct pool *pool, struct segment *segment, bool is_last)
+{
+    lock_take(&pool->lock);
+    pool->stats.segments_free++;
+    pool->stats.held -= segment->size;
+    pool->leaving -= segment->size;
+    pool->putting -= is_last;
+    segment_retire(segment);
+    lock_give(&pool->lock);
+}
+
 size_t release_finish(struct pool *pool, struct segment *going, const struct release *what)
 {
     const struct pool_config *config = &pool->config;
@@ -71,27 +83,24 @@ size_t release_finish(struct pool *pool, struct segment *going, const struct rel
     for (segment = going; segment; segment = segment->next)
         released += segment->size;
     pool->releasing += going != NULL;
+    pool->putting += going != NULL;
     pool->leaving += released;
     locks_give(pool);
     if (!going)
         return 0;
 
     start = now_ns();
-    for (segment = going; segment; segment = segment->next)
+    for (segment = going; segment; segment = next) {
+        next = segment->next;
         segment_put(pool, segment);
+        segment_gone(pool, segment, !next);
+    }
     if (what->collect && config->backend->collect)
         config->backend->collect(config->arg);
     ns = now_ns() - start;
 
     lock_take(&pool->lock);
-    for (segment = going; segment; segment = next) {
-        next = segment->next;
-        pool->stats.segments_free++;
-        segment_retire(segment);
-    }
-    pool->stats.held -= released;
     pool->stats.driver_ns += ns;
-    pool->leaving -= released;
     pool->releasing--;
     lock_give(&pool->lock);
     if (config->observer && config->observer->trim)
@@ -138,15 +147,34 @@ size_t release_trim(struct pool *pool, const char *why, bool may_wait)
     return release(pool, &what);
 }
 
-/* Wait for other threads that are giving back memory which they took off the books before this thread asked the driver,
- * and for threads that are ordering deferred blocks. True if there were any. */
-static bool releases_wait(struct pool *pool)
+void patience_begin(struct patience *ret_patience)
 {
-    const uint64_t limit = now_ns() + OTHERS_WAIT_NS;
+    const uint64_t now = now_ns();
+
+    *ret_patience = (struct patience){now + OTHERS_WAIT_NS, now + OTHERS_BUSY_NS};
+}
+
+bool patience_lasts(struct pool *pool, struct patience *patience)
+{
+    const uint64_t now = now_ns();
+
+    if (pool->putting || atomic_load(&pool->shown.asking))
+        patience->limit = now + OTHERS_WAIT_NS < patience->last ? now + OTHERS_WAIT_NS : patience->last;
+    return now < patience->limit;
+}
+
+/* Wait for other threads that are giving back memory which they took off the books before this thread asked the driver,
+ * until `enough` bytes have gone (0: all), and for threads that are ordering deferred blocks. True if there were any.
+ */
+static bool releases_wait(struct pool *pool, size_t enough, struct patience *patience)
+{
     unsigned int looks = 0;
+    size_t before;
 
     lock_take(&pool->lock);
-    while ((pool->releasing || atomic_load(&pool->shown.ordering)) && now_ns() < limit) {
+    before = pool->stats.held;
+    while ((pool->releasing || atomic_load(&pool->shown.ordering)) && (!enough || pool->stats.held + enough > before) &&
+           patience_lasts(pool, patience)) {
         lock_give(&pool->lock);
         lock_relax(looks++);
         lock_take(&pool->lock);
@@ -155,11 +183,19 @@ static bool releases_wait(struct pool *pool)
     return looks;
 }
 
-size_t pool_trim(struct pool *pool, const char *why)
+size_t release_for(struct pool *pool, size_t size, const char *why, struct patience *patience)
 {
     const size_t released = release_trim(pool, why, /* may_wait: */ true);
 
-    return releases_wait(pool) ? released + release_trim(pool, why, /* may_wait: */ true) : released;
+    return releases_wait(pool, size, patience) ? released + release_trim(pool, why, /* may_wait: */ true) : released;
+}
+
+size_t pool_trim(struct pool *pool, const char *why)
+{
+    struct patience patience;
+
+    patience_begin(&patience);
+    return release_for(pool, 0, why, &patience);
 }
 
 size_t pool_yield(struct pool *pool, const char *why)

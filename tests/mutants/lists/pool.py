@@ -346,15 +346,23 @@ MUTANTS = [
     Mutant("out of memory: deferred blocks stay deferred", ["ladder"], [
         ("order_and_publish(pool, NULL, POOL_ORDER_DEVICE); if (take(", "; if (take(")]),
     Mutant("out of memory: nothing is given back", ["ladder"], [
-        ('released = pool_trim(pool, "oom");', "released = 0;")]),
+        ('released = release_for(pool, size, "oom", &patience);', "released = 0;")]),
     Mutant("out of memory: another thread's release is not waited for", ["waits"], [
         ("(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "atomic_load(&pool->shown.ordering) &&"),
-        ("more = idle_bytes(pool) || pool->releasing ||", "more = idle_bytes(pool) ||")]),
+        ("more = (idle_bytes(pool) || pool->releasing ||", "more = (idle_bytes(pool) ||")]),
     Mutant("out of memory: a trim does not wait for another thread's", ["waits"], [
-        ("return releases_wait(pool) ? released +", "return false ? released +")]),
+        ("return releases_wait(pool, size, patience) ? released +", "return false ? released +")]),
     Mutant("out of memory: what another thread is ordering is not waited for", ["waits"], [
         ("(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "pool->releasing &&"),
         ("pool->releasing || atomic_load(&pool->shown.ordering) ||", "pool->releasing ||")]),
+    Mutant("out of memory: a batch counts when all of it has gone", ["waits"], [
+        ("segment_gone(pool, segment, !next);", "if (!next) segment_gone(pool, segment, true);")]),
+    Mutant("out of memory: a thread that gives memory back is waited for only briefly", ["waits"], [
+        ("pool->putting || atomic_load(&pool->shown.asking)", "atomic_load(&pool->shown.asking)")]),
+    Mutant("out of memory: a thread that asks is waited for only briefly", ["waits"], [
+        ("pool->putting || atomic_load(&pool->shown.asking)", "pool->putting")]),
+    Mutant("out of memory: a request waits for all that goes back", ["waits"], [
+        ('release_for(pool, size, "oom", &patience)', 'release_for(pool, 0, "oom", &patience)')]),
     Mutant("reading the statistics changes where memory lies", ["magazine"], [
         ("stats_copy(pool, ret_stats, &handed); ret", "if (taken) coalesce_all(pool); stats_copy(pool, ret_stats, &handed); ret")]),
     Mutant("growth that was refused first counts twice", ["excess"], [

@@ -400,6 +400,20 @@ void fake_wait(struct fake *fake, enum fake_kind kind)
     pthread_mutex_unlock(&fake->lock);
 }
 
+bool fake_step(struct fake *fake, enum fake_kind kind)
+{
+    bool waits;
+
+    pthread_mutex_lock(&fake->lock);
+    waits = fake->waiting[kind] && fake->stop[kind] == fake->calls[kind];
+    if (waits) {
+        fake->stop[kind]++;
+        pthread_cond_broadcast(&fake->turn);
+    }
+    pthread_mutex_unlock(&fake->lock);
+    return waits;
+}
+
 bool fake_abandon(struct fake *fake)
 {
     bool any = false;

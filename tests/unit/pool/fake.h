@@ -128,6 +128,8 @@ void fake_stop(struct fake *fake, enum fake_kind kind);
 void fake_go(struct fake *fake, enum fake_kind kind);
 /* Wait until a call of this kind waits. */
 void fake_wait(struct fake *fake, enum fake_kind kind);
+/* The call that waits goes on, and the next one of this kind is to wait. False: none waits. */
+bool fake_step(struct fake *fake, enum fake_kind kind);
 /* A test failed while calls were waiting: let them go, and leave everything to them. True if there were any. */
 bool fake_abandon(struct fake *fake);
 

@@ -18,6 +18,11 @@ static void much_later(void)
     atomic_fetch_add(&now, 1000000000);
 }
 
+static void later(void)
+{
+    atomic_fetch_add(&now, OTHERS_WAIT_NS / 3);
+}
+
 /* The step at which the other thread is stopped. */
 enum about {
     IDLE, /* not stopped: it has freed the block */
@@ -26,10 +31,11 @@ enum about {
     DECAY,
     COLLECT,
     ORDER,
+    ASK,
 };
 
 static const enum fake_kind stopped_in[] = {
-    [TRIM] = FAKE_FREE, [DECAY] = FAKE_FREE, [COLLECT] = FAKE_COLLECT, [ORDER] = FAKE_ORDER};
+    [TRIM] = FAKE_FREE, [DECAY] = FAKE_FREE, [COLLECT] = FAKE_COLLECT, [ORDER] = FAKE_ORDER, [ASK] = FAKE_ORDER};
 
 static const struct scene {
     enum about other;
@@ -61,25 +67,36 @@ static const struct scene {
     {ORDER, true, false, false, 0, -ENOMEM},
     {TRIM, false, true, false, 0, 0},
     {ORDER, false, true, false, 0, 0},
+    {ASK, false, false, true, 0, 0},
+    {ASK, true, false, true, 0, 0},
+    {DECAY, false, false, false, 0, -ENOMEM},
+    {COLLECT, false, false, false, 0, -ENOMEM},
+    {ASK, false, false, false, 0, -ENOMEM},
+    {DECAY, false, true, false, 0, 0},
+    {COLLECT, false, true, false, 0, 0},
+    {ASK, false, true, false, 0, 0},
 };
 
 static const struct scene *scene;
 static struct env *stage;
 static struct call other;
 static unsigned int refusals;
+static uint64_t begun;
 static const struct pool_backend_ops *backend;
 
 static void *other_thread(void *arg)
 {
     struct fake *fake = stage->fake;
 
-    fake->order_rc = scene->other == ORDER ? -EBUSY : 0; /* then the block is kept */
+    fake->order_rc = scene->other >= ORDER ? -EBUSY : 0; /* then the block is kept */
     release(other.addr);
     fake->order_rc = 0;
     if (scene->other > GONE)
         fake_stop(fake, stopped_in[scene->other]);
     if (scene->other == DECAY)
         other.released = pool_decay(other.pool, 0);
+    else if (scene->other == ASK)
+        pool_flush(other.pool);
     else if (scene->other != IDLE)
         other.released = pool_trim(other.pool, "test");
     return arg;
@@ -94,13 +111,23 @@ static void other_begins(void)
         return;
     }
     fake_wait(stage->fake, stopped_in[scene->other]);
-    assert_int_equal(stats_of(other.pool).held, 16 * MIB); /* until it has arrived */
+    assert_int_equal(stats_of(other.pool).held, scene->other == COLLECT ? 0 : 16 * MIB);
     assert_sound(other.pool, stage->fake);
 }
 
+/* The other thread does what takes no wait, or waits itself. */
+static uint64_t wait_for(enum about other)
+{
+    return other == COLLECT || other == ORDER ? OTHERS_WAIT_NS : OTHERS_BUSY_NS;
+}
+
+/* Late, but within the time. */
 static void other_gets_on(void)
 {
-    fake_go(stage->fake, stopped_in[scene->other]);
+    if (scene->other > GONE && atomic_load(&now) - begun < wait_for(scene->other) - OTHERS_WAIT_NS / 2)
+        later();
+    else
+        fake_go(stage->fake, stopped_in[scene->other]);
 }
 
 static int alloc_refused(void *arg, unsigned int kind, size_t size, uint64_t *ret_addr)
@@ -119,7 +146,7 @@ static void play(void)
 {
     struct pool_config config = fake_config(stage->fake);
     struct pool_backend_ops ops = *config.backend;
-    uint64_t addr = 0;
+    uint64_t addr = 0, waited;
     int rc = 0;
 
     backend = config.backend;
@@ -127,23 +154,28 @@ static void play(void)
     config.backend = &ops;
     stage->fake->capacity = 16 * MIB;
     stage->fake->late = scene->other == COLLECT;
+    stage->fake->prompt = scene->other == ASK;
     env_pool(stage, &config);
     other = (struct call){.pool = stage->pool, .addr = alloc(stage->pool, 16 * MIB)};
     refusals = 0;
     if (!scene->after)
         other_begins();
-    on_wait = scene->ends ? other_gets_on : much_later;
+    on_wait = scene->ends ? other_gets_on : later;
+    begun = atomic_load(&now);
     if (scene->trim)
-        assert_in_range(pool_trim(stage->pool, "oom"), 0, scene->ends && scene->other == ORDER ? 16 * MIB : 0);
+        assert_in_range(pool_trim(stage->pool, "oom"), 0, scene->ends && scene->other >= ORDER ? 16 * MIB : 0);
     else
         rc = pool_alloc(stage->pool, 16 * MIB, &addr);
     on_wait = NULL;
-    if (scene->trim && scene->ends && scene->other != ORDER) /* what is only then idle, either of them gives back */
-        assert_int_equal(stats_of(stage->pool).held, 0);     /* whoever is refused asks the driver again now */
+    waited = atomic_load(&now) - begun;
+    if (!scene->ends) /* each later look at the clock moves it as well */
+        assert_in_range(waited, wait_for(scene->other), wait_for(scene->other) + 2 * OTHERS_WAIT_NS);
+    if (scene->trim && scene->ends && scene->other < ORDER) /* what is only then idle, either of them gives back */
+        assert_int_equal(stats_of(stage->pool).held, 0);    /* whoever is refused asks the driver again now */
     if (scene->other > GONE) {
         fake_go(stage->fake, stopped_in[scene->other]);
         call_join(&other);
-        assert_true(scene->other == ORDER || other.released == 16 * MIB);
+        assert_true(scene->other >= ORDER || other.released == 16 * MIB);
     }
     if (rc != scene->rc || stats_of(stage->pool).oom != (rc == -ENOMEM))
         fail_msg("scene %zu: %d", (size_t)(scene - scenes), rc);
@@ -162,6 +194,61 @@ POOL_CASE(test_what_another_thread_gives_back_is_waited_for)
         scene = &scenes[i];
         play();
     }
+}
+
+/* --- a batch that another thread gives back */
+
+enum { BATCH = 8, NEEDS = 4 };
+
+static unsigned int put_count;
+
+/* The other thread needs the lock that this one may hold, so it is not waited for here. */
+static void one_more_goes(void)
+{
+    if (put_count == BATCH || !fake_step(stage->fake, FAKE_FREE))
+        return;
+    put_count++;
+    looks = 0;
+    atomic_fetch_add(&now, OTHERS_WAIT_NS - 1);
+}
+
+static void *decay_thread(void *arg)
+{
+    other.released = pool_decay(other.pool, 0);
+    return arg;
+}
+
+/* Each segment counts as soon as it has gone, however long the rest takes: a request is served by the first ones, and
+ * waits anew after each of them. */
+POOL_CASE(test_a_batch_is_waited_for_by_the_segment)
+{
+    struct pool_config config;
+    uint64_t addr[BATCH], got = 0;
+
+    stage = env;
+    config = fake_config(stage->fake);
+    config.break_max = 0; /* a segment for each */
+    stage->fake->capacity = BATCH * 16 * MIB;
+    env_pool(stage, &config);
+    for (unsigned int i = 0; i < BATCH; i++)
+        addr[i] = alloc(stage->pool, 16 * MIB);
+    for (unsigned int i = 0; i < BATCH; i++)
+        release(addr[i]);
+    fake_stop(stage->fake, FAKE_FREE);
+    other = (struct call){.pool = stage->pool};
+    looks = put_count = 0;
+    call_start(&other, decay_thread);
+    fake_wait(stage->fake, FAKE_FREE);
+    on_wait = one_more_goes;
+    assert_int_equal(pool_alloc(stage->pool, NEEDS * 16 * MIB, &got), 0);
+    on_wait = NULL;
+    assert_int_equal(put_count, NEEDS);
+    assert_int_equal(stats_of(stage->pool).held, BATCH * 16 * MIB);
+    assert_sound(stage->pool, stage->fake);
+    fake_go(stage->fake, FAKE_FREE);
+    call_join(&other);
+    assert_int_equal(other.released, BATCH * 16 * MIB);
+    release(got);
 }
 
 static int alloc_freezes(void *arg, unsigned int kind, size_t size, uint64_t *ret_addr)
