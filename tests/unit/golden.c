@@ -2,26 +2,25 @@
 /* golden.c - see golden.h. No locks: one thread. */
 #include "golden.h"
 
-#include <errno.h>
-#include <stdarg.h>
-
 #include <fcntl.h>
-#include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define TEXT_MAX (1u << 20)
+#include "record.h"
+
+#define TEXT_MAX (1u << 19)
+#define SECONDS  30 /* no case takes that long */
 
 const char *golden_failed;
 void (*golden_after)(void);
 static unsigned int fails_at, calls;
 
-static char all[TEXT_MAX], one[TEXT_MAX], base[TEXT_MAX];
-static size_t used;
+static char one[TEXT_MAX + 64], base[TEXT_MAX + 64];
+static char *failed; /* the name of the function whose call failed; the case's process writes it */
+#define FAILED_MAX 32
 static struct {
     const char *text, *by;
 } replaced[64];
@@ -41,16 +40,6 @@ bool golden_call_fails(const char *what)
         return false;
     golden_failed = what;
     return true;
-}
-
-static void add(const char *format, ...)
-{
-    va_list args;
-
-    va_start(args, format);
-    used += (size_t)vsnprintf(all + used, TEXT_MAX - used, format, args);
-    va_end(args);
-    used = used < TEXT_MAX ? used : TEXT_MAX - 1;
 }
 
 /* Only a word of its own is replaced, so that a number is not found in another one. */
@@ -141,51 +130,40 @@ static unsigned int descriptors(void)
     return count;
 }
 
-/* Run a case, and put what it prints into text. fails: the number of the call that fails. Returns the name of the call
- * that failed. */
-static const char *play(const struct golden *golden, unsigned int fails, char *text)
+static int run(void *arg)
 {
-    static char failed[32];
-    FILE *out = tmpfile();
-    int status = 0, result[2];
+    const struct golden *golden = arg;
     unsigned int open_before;
-    size_t len;
-    pid_t pid;
-    const char *name;
+    int status;
 
-    if (!out || pipe(result))
-        exit(99);
+    setvbuf(stdout, NULL, _IONBF, 0);
+    environment_set(golden->environment);
+    open_before = descriptors();
+    status = golden->run(golden->arg);
+    if (golden_after)
+        golden_after();
+    if (descriptors() != open_before)
+        printf("%d descriptors more than before\n", (int)(descriptors() - open_before));
     fflush(stdout);
-    pid = fork();
-    if (!pid) {
-        fcntl(fileno(out), F_SETFL, O_APPEND); /* by which the log knows a place for messages */
-        setvbuf(stdout, NULL, _IONBF, 0);
-        dup2(fileno(out), STDOUT_FILENO);
-        dup2(fileno(out), STDERR_FILENO);
-        alarm(30);
-        environment_set(golden->environment);
-        fails_at = fails;
-        open_before = descriptors();
-        status = golden->run(golden->arg);
-        if (golden_after)
-            golden_after();
-        if (descriptors() != open_before)
-            printf("%d descriptors more than before\n", (int)(descriptors() - open_before));
-        fflush(stdout);
-        name = golden_failed ? golden_failed : "";
-        if (write(result[1], name, strlen(name)) < 0)
-            status = 98;
-        exit(status);
-    }
-    close(result[1]);
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    memset(failed, 0, sizeof(failed));
-    if (read(result[0], failed, sizeof(failed) - 1) < 0)
-        failed[0] = '\0';
-    close(result[0]);
+    snprintf(failed, FAILED_MAX, "%s", golden_failed ? golden_failed : "");
+    return status;
+}
+
+/* Run a case, and put what it prints into text. fails: the number of the call that fails. */
+static void play(const struct golden *golden, unsigned int fails, char *text)
+{
+    FILE *out = tmpfile();
+    size_t len;
+    int status;
+
+    if (!out)
+        exit(99);
+    fcntl(fileno(out), F_SETFL, O_APPEND); /* by which the log knows a place for messages */
+    fails_at = fails;
+    failed[0] = '\0';
+    status = record_apart(run, (void *)golden, fileno(out), SECONDS);
     rewind(out);
-    len = fread(text, 1, TEXT_MAX / 2, out);
+    len = fread(text, 1, TEXT_MAX, out);
     fclose(out);
     text[len] = '\0';
     replace(text);
@@ -196,13 +174,12 @@ static const char *play(const struct golden *golden, unsigned int fails, char *t
         snprintf(text + len, 64, "signal %d\n", WTERMSIG(status));
     else if (WEXITSTATUS(status))
         snprintf(text + len, 64, "exit status %d\n", WEXITSTATUS(status));
-    return failed;
 }
 
 void golden_run(const struct golden *golden)
 {
     play(golden, 0, one);
-    add("== %s\n%s", golden->name, one);
+    record_add("== %s\n%s", golden->name, one);
 }
 
 /* The lines of text that other does not have. */
@@ -214,78 +191,42 @@ static void add_lines(const char *sign, const char *text, const char *other)
         len = strcspn(text, "\n") + 1;
         snprintf(line, sizeof(line), "%.*s", (int)len, text);
         if (!strstr(other, line))
-            add("%s%s", sign, line);
+            record_add("%s%s", sign, line);
     }
 }
 
 void golden_sweep(const struct golden *golden)
 {
     play(golden, 0, base);
-    add("== %s, when each call fails in turn\n", golden->name);
+    record_add("== %s, when each call fails in turn\n", golden->name);
     for (unsigned int n = 1; n < 2000; n++) {
-        const char *name = play(golden, n, one);
-
-        if (!*name && strcmp(one, base) == 0)
+        play(golden, n, one);
+        if (!*failed && strcmp(one, base) == 0)
             break;
         if (strcmp(one, base) == 0) {
-            add("%u %s\n", n, name);
+            record_add("%u %s\n", n, failed);
             continue;
         }
-        add("%u %s:\n", n, name);
+        record_add("%u %s:\n", n, failed);
         add_lines("    - ", base, one);
         add_lines("    + ", one, base);
     }
 }
 
-static char expected[PATH_MAX]; /* the file of whole texts */
-
-static int compare(void)
-{
-    FILE *file = fopen(expected, "r");
-    const char *a = all, *b = base;
-    size_t len, line = 1;
-
-    if (!file)
-        return 99;
-    len = fread(base, 1, TEXT_MAX - 1, file);
-    fclose(file);
-    base[len] = '\0';
-    if (strcmp(a, b) == 0)
-        return 0;
-    while (strcspn(a, "\n") == strcspn(b, "\n") && strncmp(a, b, strcspn(a, "\n") + 1) == 0) {
-        a += strcspn(a, "\n") + 1;
-        b += strcspn(b, "\n") + 1;
-        line++;
-    }
-    fprintf(stderr, "%s:%zu: expected: %.*s\nbut it is: %.*s\n", expected, line, (int)strcspn(b, "\n"), b,
-            (int)strcspn(a, "\n"), a);
-    return 1;
-}
-
-static int finish(void)
-{
-    FILE *file;
-
-    if (!getenv("CUPOOL_TEST_RECORD"))
-        return compare();
-    file = fopen(expected, "w");
-    if (!file || fwrite(all, 1, used, file) != used || fclose(file))
-        return 99;
-    return 0;
-}
-
-int main(int argc, char **argv)
+int main(void)
 {
     char folder[] = "/tmp/cupool-golden-XXXXXX", command[64];
-    int status;
+    bool same;
 
     /* The cases run in another folder. */
-    if (argc != 2 || !realpath(argv[1], expected) || !mkdtemp(folder) || chdir(folder))
+    if (!mkdtemp(folder) || chdir(folder))
         return 99;
+    failed = record_shared(FAILED_MAX);
+    record_begin(golden_name);
     golden_cases();
-    status = finish();
+    same = record_end();
     snprintf(command, sizeof(command), "rm -rf '%s'", folder);
     if (chdir("/") || system(command))
         return 99;
-    return status;
+    return !same;
 }

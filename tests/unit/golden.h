@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * golden.h - runs cases, each in a process of its own, and compares all that they print with a file of whole texts.
- *
- * The file is the program's argument. With CUPOOL_TEST_RECORD=1 it is written anew; read the difference before it is
- * kept.
+ * golden.h - runs cases, each in a process of its own, and compares all that they print with a recorded file of whole
+ * texts (record.h).
  *
  * Threads: one.
  */
@@ -34,7 +32,8 @@ extern const char *golden_failed;
 extern void (*golden_after)(void);
 /* From now on this text is written as that one. */
 void golden_replace(const char *text, const char *by);
-/* The tests, from which main is made: in a temporary folder. */
+/* The tests, from which main is made: in a temporary folder. The name is that of the file. */
+extern const char golden_name[];
 void golden_cases(void);
 
 #endif

@@ -205,6 +205,8 @@ static void held(void)
         printf("%d mutexes are held\n", system_held);
 }
 
+const char golden_name[] = "files/contents";
+
 void golden_cases(void)
 {
     static const enum system_failure hows[] = {FAILS_EIO,   FAILS_EINTR, FAILS_HALF,    FAILS_NOTHING,

@@ -127,6 +127,8 @@ static int run(const void *arg)
     return 0;
 }
 
+const char golden_name[] = "files/names";
+
 void golden_cases(void)
 {
     umask(022);

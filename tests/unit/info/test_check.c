@@ -396,6 +396,8 @@ static void files_make(void)
     made_file("bytes", "\1\2\0\3\n", 5, 0755);
 }
 
+const char golden_name[] = "info/check";
+
 void golden_cases(void)
 {
     static const int words[] = {253, 254, 255, 256, 257, 258, 0}, hops[] = {11, 12, 13, 14, 0},

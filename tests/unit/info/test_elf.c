@@ -277,6 +277,8 @@ static int no_file(const void *arg)
     return 0;
 }
 
+const char golden_name[] = "info/elf";
+
 void golden_cases(void)
 {
     const struct golden cases[] = {{"no file", NULL, no_file, NULL},

@@ -296,6 +296,8 @@ static void replace_counts(const char *by, size_t all)
     golden_replace(text, names[list++][9]);
 }
 
+const char golden_name[] = "info/machine";
+
 void golden_cases(void)
 {
     struct golden golden;

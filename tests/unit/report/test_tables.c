@@ -382,6 +382,8 @@ static int table(const void *arg)
     return 0;
 }
 
+const char golden_name[] = "report/tables";
+
 void golden_cases(void)
 {
     static const struct golden again[] = {{"out of memory again", NULL, oom_again, NULL},
