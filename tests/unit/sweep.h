@@ -2,8 +2,8 @@
 /*
  * sweep.h - tests in which each call that the code under test makes of others fails once: a story, a function without
  * threads and without chance, is told in a process of its own with no failing call, then with the first one failing,
- * with the second one, and so on. A row has the story's words about each, and a digest of all that the code asked of
- * others. The rows are compared with recorded ones, or written to the file that CUPOOL_TEST_RECORD names.
+ * with the second one, and so on. A row (record.h) has the story's words about each, and a digest of all that the code
+ * asked of others. The first row of a story is that of no failing call.
  *
  * With CUPOOL_TEST_TELL=STORY:N all that goes into the digest of row N is printed, to be compared with another run's.
  *
@@ -32,16 +32,8 @@ struct sweep_story {
     enum sweep_kind kind;
 };
 
-/* The first row of a story is that of no failing call. */
-struct sweep {
-    const struct sweep_story *stories;
-    size_t story_count;
-    const char *const *rows;
-    size_t row_count;
-};
-
-/* The test. */
-void sweep_test(const struct sweep *sweep);
+/* The test, with the name of its file for record_begin. */
+void sweep_test(const char *name, const struct sweep_story *stories, size_t count);
 
 /* The code under test runs; calls count. */
 extern bool sweep_on;

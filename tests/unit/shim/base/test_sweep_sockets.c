@@ -375,10 +375,6 @@ static void tell_processes(void)
     left();
 }
 
-static const char *const rows[] = {
-#include "sweep_sockets.inc"
-};
-
 UNIT_CASE(test_sweep)
 {
     static const struct sweep_story stories[] = {{"connections", tell_connections, SWEEP_CALLS},
@@ -394,7 +390,6 @@ UNIT_CASE(test_sweep)
                                                  {"its descriptors", tell_ctl, SWEEP_DESCRIPTORS},
                                                  {"its crowd", tell_ctl_crowd, SWEEP_ONCE},
                                                  {"processes", tell_processes, SWEEP_CALLS}};
-    static const struct sweep sweep = {stories, COUNT(stories), rows, COUNT(rows)};
 
-    sweep_test(&sweep);
+    sweep_test("shim/base/sweep_sockets", stories, COUNT(stories));
 }

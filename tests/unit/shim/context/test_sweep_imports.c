@@ -333,10 +333,6 @@ static void tell_not_inserted(void)
     }
 }
 
-static const char *const rows[] = {
-#include "sweep_imports.inc"
-};
-
 UNIT_CASE(test_sweep)
 {
     static const struct sweep_story stories[] = {{"native", tell_native, SWEEP_CALLS},
@@ -349,7 +345,6 @@ UNIT_CASE(test_sweep)
                                                  {"inserted", tell_inserted, SWEEP_CALLS},
                                                  {"its descriptors", tell_inserted, SWEEP_DESCRIPTORS},
                                                  {"not inserted", tell_not_inserted, SWEEP_CALLS}};
-    static const struct sweep sweep = {stories, COUNT(stories), rows, COUNT(rows)};
 
-    sweep_test(&sweep);
+    sweep_test("shim/context/sweep_imports", stories, COUNT(stories));
 }

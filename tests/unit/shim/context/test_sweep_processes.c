@@ -379,17 +379,12 @@ static void tell_crowd(void)
     left();
 }
 
-static const char *const rows[] = {
-#include "sweep_processes.inc"
-};
-
 UNIT_CASE(test_sweep)
 {
     static const struct sweep_story stories[] = {{"books", tell_books, SWEEP_CALLS},
                                                  {"both", tell_both, SWEEP_CALLS},
                                                  {"their descriptors", tell_both, SWEEP_DESCRIPTORS},
                                                  {"crowd", tell_crowd, SWEEP_ONCE}};
-    static const struct sweep sweep = {stories, COUNT(stories), rows, COUNT(rows)};
 
-    sweep_test(&sweep);
+    sweep_test("shim/context/sweep_processes", stories, COUNT(stories));
 }

@@ -206,10 +206,6 @@ static void tell_pinned_off(void)
     tell_requests();
 }
 
-static const char *const rows[] = {
-#include "sweep_exports.inc"
-};
-
 UNIT_CASE(test_sweep)
 {
     static const struct sweep_story stories[] = {{"kept", tell_kept, SWEEP_CALLS},
@@ -224,7 +220,6 @@ UNIT_CASE(test_sweep)
                                                  {"pinned", tell_pinned, SWEEP_CALLS},
                                                  {"pinned at first", tell_pinned_first, SWEEP_CALLS},
                                                  {"not pinned", tell_pinned_off, SWEEP_CALLS}};
-    static const struct sweep sweep = {stories, COUNT(stories), rows, COUNT(rows)};
 
-    sweep_test(&sweep);
+    sweep_test("shim/exports/sweep_exports", stories, COUNT(stories));
 }
