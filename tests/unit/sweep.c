@@ -66,6 +66,14 @@ void sweep_say(const char *format, ...)
         fprintf(stderr, "  says:%s\n", told->said + at);
 }
 
+const char *sweep_words(const char *format, va_list args)
+{
+    static char text[256];
+
+    vsnprintf(text, sizeof(text), format, args);
+    return text;
+}
+
 unsigned int sweep_bytes(const void *data, size_t len)
 {
     const unsigned char *bytes = data;

@@ -15,6 +15,7 @@
 #ifndef CUPOOL_TESTS_SWEEP_H
 #define CUPOOL_TESTS_SWEEP_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -65,6 +66,9 @@ extern enum sweep_kind sweep_kind;
 __attribute__((format(printf, 1, 2))) void sweep_note(const char *format, ...);
 /* Into the row. */
 __attribute__((format(printf, 1, 2))) void sweep_say(const char *format, ...);
+/* For notes: the words that a function was told, as log_write and trace_event are, at most 255 letters; until the next
+ * call. */
+__attribute__((format(printf, 1, 0))) const char *sweep_words(const char *format, va_list args);
 /* A digest of bytes, for notes. */
 unsigned int sweep_bytes(const void *data, size_t len);
 

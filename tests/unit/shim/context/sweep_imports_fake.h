@@ -263,25 +263,21 @@ const char *ipc_peer_reason(int rc)
 
 void log_write(enum conf_log_level level, const char *format, ...)
 {
-    char text[256];
     va_list args;
 
     va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
+    sweep_note("%d %s", level, sweep_words(format, args));
     va_end(args);
-    sweep_note("%d %s", level, text);
     sweep_say(" (said)");
 }
 
 void trace_event(const char *event, const char *format, ...)
 {
-    char text[256];
     va_list args;
 
     va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
+    sweep_note("%s %s", event, sweep_words(format, args));
     va_end(args);
-    sweep_note("%s %s", event, text);
 }
 
 int vmm_descriptor_get(uint64_t addr, uint64_t *ret_number)

@@ -167,35 +167,29 @@ void caller_name(const void *address, char *buf, size_t len)
 
 void log_write(enum conf_log_level level, const char *format, ...)
 {
-    char text[256];
     va_list args;
 
     va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
+    sweep_note("%d %s", level, sweep_words(format, args));
     va_end(args);
-    sweep_note("%d %s", level, text);
 }
 
 void trace_event(const char *event, const char *format, ...)
 {
-    char text[256];
     va_list args;
 
     va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
+    sweep_note("%s %s", event, sweep_words(format, args));
     va_end(args);
-    sweep_note("%s %s", event, text);
 }
 
 void trace_frequent_at(uint64_t clock, const char *event, const char *format, ...)
 {
-    char text[256];
     va_list args;
 
     va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
+    sweep_note("%llu %s %s", (ull)clock, event, sweep_words(format, args));
     va_end(args);
-    sweep_note("%llu %s %s", (ull)clock, event, text);
 }
 
 /* --- the process, the caller, the context --- */
