@@ -179,16 +179,18 @@ static size_t number_of(const char *line)
 /* One of the rows: how it was recorded, and how it is; NULL: there is none. */
 static void show(const char *recorded, const char *now, unsigned int *differ)
 {
-    char words[TEXT_MAX / 256] = "";
+    char words[TEXT_MAX / 256];
 
     if (++*differ > SHOWN)
         return;
-    if (recorded && now)
-        record_difference(recorded, now, words, sizeof(words));
-    fprintf(stderr, "line %zu, recorded: %s\nline %zu, now:      %s\n", recorded ? number_of(recorded) : 0,
-            recorded ? recorded : "none", now ? number_of(now) : 0, now ? now : "none");
-    if (*words)
-        fprintf(stderr, "  differs by:%s\n", words);
+    if (recorded)
+        fprintf(stderr, "line %zu, recorded: %s\n", number_of(recorded), recorded);
+    if (now)
+        fprintf(stderr, "line %zu, now:      %s\n", number_of(now), now);
+    if (!recorded || !now)
+        return;
+    record_difference(recorded, now, words, sizeof(words));
+    fprintf(stderr, "  differs by:%s\n", words);
 }
 
 static size_t same_begin(const char *a, const char *b)
@@ -241,13 +243,19 @@ static unsigned int compare(void)
         same--;
     tokens_of(record.recorded + same, "\n", &a);
     tokens_of(record.now + same, "\n", &b);
+    if (a.count == b.count) { /* many rows may be equal: their places say which is which */
+        for (size_t i = 0; i < a.count; i++)
+            if (strcmp(a.at[i], b.at[i]) != 0)
+                show(a.at[i], b.at[i], &differ);
+        return differ ? differ : 1; /* only empty lines do */
+    }
     steps_of(&a, &b, &steps);
     for (size_t i = 0; i < steps.count; i = end + 1) {
         for (end = i; end < steps.count && steps.at[end].sign != '=';)
             end++;
         show_between(&steps.at[i], end - i, &differ);
     }
-    return differ || record.partial ? differ : 1; /* only empty lines do */
+    return differ;
 }
 
 bool record_end(void)

@@ -4,7 +4,8 @@
 
 #include <assert.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
+
+#include "record.h"
 
 /* No test takes that long: a deadlock, then. */
 #define DEADLOCK_SECONDS 60
@@ -35,13 +36,11 @@ void isolated_environment_set(const char *words)
     }
 }
 
-static int child(const struct isolated *test, int output)
+static int child(void *arg)
 {
+    const struct isolated *test = arg;
     const struct CMUnitTest one[] = {{.name = test->name, .test_func = test->test, .initial_state = (void *)test->row}};
 
-    dup2(output, STDOUT_FILENO);
-    dup2(output, STDERR_FILENO);
-    alarm(DEADLOCK_SECONDS);
     isolated_environment_set(test->environment);
     fake_start();
     return cmocka_run_group_tests(one, NULL, NULL);
@@ -59,15 +58,9 @@ static void output_show(int output)
 
 static bool passes(const struct isolated *test)
 {
-    int output = memfd_create("output", MFD_CLOEXEC), status = 1;
-    pid_t pid;
+    const int output = memfd_create("output", MFD_CLOEXEC);
+    const int status = record_apart(child, (void *)test, output, DEADLOCK_SECONDS);
 
-    fflush(stdout);
-    pid = fork();
-    if (pid == 0)
-        exit(child(test, output));
-    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
     if (status) {
         output_show(output);
         printf("FAILED: %s (%s), status %#x\n", test->name, test->environment ? test->environment : "", status);

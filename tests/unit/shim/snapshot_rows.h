@@ -1,23 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * snapshot_rows.h - what becomes of one program under many faults, a readable line for each, compared with the lines
- * recorded, or written to NAME.inc in the folder that CUPOOL_TEST_RECORD names. A line has the answers that differ from
- * those of the first one, which has no fault, and a digest of all else.
+ * snapshot_rows.h - what becomes of one program under many faults, a row (record.h) for each. A row has the answers
+ * that differ from those of the first one, which has no fault, and a digest of all else.
  *
- * Each line is played in a process of its own, because the library keeps its state. It knows nothing of the program.
+ * Each row is played in a process of its own, because the library keeps its state. It knows nothing of the program.
  *
  * Threads: one.
  */
 #ifndef CUPOOL_TESTS_SHIM_SNAPSHOT_ROWS_H
 #define CUPOOL_TESTS_SHIM_SNAPSHOT_ROWS_H
 
-#include <sys/mman.h>
-#include <sys/wait.h>
-
 #include "cases.h"
+#include "record.h"
 
 #define STEPS_MAX 128
 #define LINE_MAX_ 2048
+#define SECONDS   60 /* no row takes that long */
 
 struct row {
     char name[64], end[256];
@@ -27,7 +25,7 @@ struct row {
     } steps[STEPS_MAX];
     unsigned int count;
     uint64_t digest;
-    bool more; /* there is a line after this one */
+    bool more; /* there is a row after this one */
 };
 
 /* An answer that the program got. */
@@ -42,8 +40,7 @@ static inline void row_step(struct row *row, const char *name, long long value)
 
 static inline void row_digest(struct row *row, const char *text)
 {
-    for (; *text; text++)
-        row->digest = (row->digest ^ (unsigned char)*text) * 0x100000001b3u;
+    row->digest = record_digest(row->digest, text);
 }
 
 /* The answer of the same name, as often as this one came before; NULL: none. */
@@ -73,59 +70,39 @@ static inline void row_write(const struct row *row, const struct row *first, cha
         snprintf(text + len, size - len, " | %s | %016llx", row->end, (unsigned long long)row->digest);
 }
 
-/* The folder that CUPOOL_TEST_RECORD names, which tests with an environment of their own do not see any more. */
-static const char *rows_folder;
-__attribute__((constructor)) static void rows_folder_read(void)
-{
-    const char *folder = getenv("CUPOOL_TEST_RECORD");
+struct row_play {
+    void (*play)(struct row *row, unsigned int n);
+    struct row *row;
+    unsigned int n;
+};
 
-    rows_folder = folder ? strdup(folder) : NULL;
+static inline int row_play(void *arg)
+{
+    const struct row_play *play = arg;
+
+    play->play(play->row, play->n);
+    return 0;
 }
 
-/* Play the lines, the first without a fault, until one says that there is none after it. */
-static inline void rows_test(void (*play)(struct row *row, unsigned int n), const char *const *recorded, size_t count,
-                             const char *name)
+/* Play the rows, the first without a fault, until one says that there is none after it. name: for record_begin. */
+static inline void rows_test(const char *name, void (*play)(struct row *row, unsigned int n))
 {
-    struct row *rows = mmap(NULL, 2 * sizeof(*rows), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    char text[LINE_MAX_], path[4096];
-    FILE *file = NULL;
-    bool differ = false;
-    unsigned int n = 0;
-    int status = 1;
-    pid_t pid;
+    struct row *const rows = record_shared(2 * sizeof(*rows));
+    struct row_play now = {.play = play, .row = rows};
+    char text[LINE_MAX_];
+    int status;
 
-    snprintf(path, sizeof(path), "%s/%s.inc", rows_folder ? rows_folder : "", name);
-    if (rows_folder)
-        file = fopen(path, "w");
-    assert_true(rows != MAP_FAILED && (file || !rows_folder));
-    if (file)
-        fprintf(file, "/* SPDX-License-Identifier: Apache-2.0 */\n/* Lines written by the test that includes this. */\n"
-                      "/* clang-format off */\n");
+    record_begin(name);
     do {
-        struct row *row = &rows[n > 0];
-
-        memset(row, 0, sizeof(*row));
-        fflush(NULL);
-        pid = fork();
-        if (pid == 0) {
-            play(row, n);
-            exit(0);
-        }
-        while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-            ;
+        now.row = &rows[now.n > 0];
+        memset(now.row, 0, sizeof(*now.row));
+        status = record_apart(row_play, &now, -1, SECONDS);
         if (status)
-            fail_msg("line %u ends with status %#x", n, (unsigned int)status);
-        row_write(row, &rows[0], text, sizeof(text));
-        if (file)
-            fprintf(file, "\"%s\",\n", text);
-        else if (n >= count || strcmp(text, recorded[n]) != 0)
-            differ |= printf("line %u is\n  %s\nand was\n  %s\n", n, text, n < count ? recorded[n] : "none") > 0;
-    } while (rows[n++ > 0].more);
-    if (file)
-        fprintf(file, "/* clang-format on */\n");
-    assert_false(differ || (!file && n != count));
-    assert_true(!file || fclose(file) == 0);
-    munmap(rows, 2 * sizeof(*rows));
+            fail_msg("row %u ends with status %#x", now.n, (unsigned int)status);
+        row_write(now.row, &rows[0], text, sizeof(text));
+        record_add("%s\n", text);
+    } while (rows[now.n++ > 0].more);
+    assert_true(record_end());
 }
 
 #endif

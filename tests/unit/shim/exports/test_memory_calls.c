@@ -2,7 +2,7 @@
 /*
  * test_memory_calls.c - shim/exports/runtime.c, driver.c, memory.c and pointers.c, and shim/serve/serve.c: one program
  * that allocates, asks, frees, also wrongly, fills the device and captures, in which each call of the driver fails in
- * turn. memory_*.inc has a line for each, as in test_nccl_calls.c.
+ * turn. memory_*.txt has a row for each, as in test_nccl_calls.c.
  */
 #include "base/process.h"
 #include "context/ready.h"
@@ -183,35 +183,22 @@ static void play_fault(struct row *row, unsigned int n)
     assert_true(fake.logged < sizeof(fake.log) - 1 && strlen(fake.traced) < sizeof(fake.traced) - 1);
 }
 
-static const char *const ordered[] = {
-#include "memory_ordered.inc"
-};
-static const char *const automatic[] = {
-#include "memory_auto.inc"
-};
-static const char *const relaxed[] = {
-#include "memory_relaxed.inc"
-};
-static const char *const strict[] = {
-#include "memory_strict.inc"
-};
-
 ISOLATED_CASE(test_ordered, .environment = ORDERED)
 {
-    rows_test(play_fault, ordered, COUNT(ordered), "memory_ordered");
+    rows_test("shim/exports/memory_ordered", play_fault);
 }
 
 ISOLATED_CASE(test_auto, .environment = "CUPOOL_FREE=auto CUPOOL_TRACE_EVENTS=segment,alloc")
 {
-    rows_test(play_fault, automatic, COUNT(automatic), "memory_auto");
+    rows_test("shim/exports/memory_auto", play_fault);
 }
 
 ISOLATED_CASE(test_relaxed, .environment = "CUPOOL_FREE=relaxed CUPOOL_DECAY=0")
 {
-    rows_test(play_fault, relaxed, COUNT(relaxed), "memory_relaxed");
+    rows_test("shim/exports/memory_relaxed", play_fault);
 }
 
 ISOLATED_CASE(test_strict, .environment = "CUPOOL_FREE=strict CUPOOL_FILL=native")
 {
-    rows_test(play_fault, strict, COUNT(strict), "memory_strict");
+    rows_test("shim/exports/memory_strict", play_fault);
 }

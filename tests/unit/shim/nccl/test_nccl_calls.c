@@ -2,10 +2,10 @@
 /*
  * test_nccl_calls.c - shim/nccl/ and shim/exports/nccl.c, and the calls that they make: one program, in which each call
  * of the driver and of NCCL fails in turn, each of NCCL's goes on in the background, and each function is missing. The
- * outcomes stand in nccl_*.inc, a line for each; CUPOOL_TEST_RECORD names a folder to write them to.
+ * outcomes stand in nccl_*.txt, a row for each (snapshot_rows.h).
  *
- * A line has the function, the answers that differ from those of the first line, what is left at the end, and a digest
- * of all calls with their arguments, of the lines logged and of the trace's events.
+ * A row has the function, the answers that differ from those of the first row, what is left at the end, and a digest of
+ * all calls with their arguments, of the lines logged and of the trace's events.
  */
 #include "base/process.h"
 #include "heap.h"
@@ -206,39 +206,26 @@ static void play_lacks(struct row *row, unsigned int n)
     row->more = !n || lacks < COUNT(functions);
 }
 
-static const char *const fails[] = {
-#include "nccl_fails.inc"
-};
-static const char *const goes_on[] = {
-#include "nccl_goes_on.inc"
-};
-static const char *const fails_later[] = {
-#include "nccl_fails_later.inc"
-};
-static const char *const lacks[] = {
-#include "nccl_lacks.inc"
-};
-
 #define USED "CUPOOL_FREE=ordered CUPOOL_REGISTER=use"
 
 ISOLATED_CASE(test_each_call_fails, .environment = USED)
 {
-    rows_test(play_fails, fails, COUNT(fails), "nccl_fails");
+    rows_test("shim/nccl/nccl_fails", play_fails);
 }
 
 ISOLATED_CASE(test_each_call_goes_on, .environment = USED)
 {
-    rows_test(play_goes_on, goes_on, COUNT(goes_on), "nccl_goes_on");
+    rows_test("shim/nccl/nccl_goes_on", play_goes_on);
 }
 
 ISOLATED_CASE(test_each_call_fails_later, .environment = USED)
 {
-    rows_test(play_fails_later, fails_later, COUNT(fails_later), "nccl_fails_later");
+    rows_test("shim/nccl/nccl_fails_later", play_fails_later);
 }
 
 ISOLATED_CASE(test_each_function_is_missing, .environment = USED)
 {
-    rows_test(play_lacks, lacks, COUNT(lacks), "nccl_lacks");
+    rows_test("shim/nccl/nccl_lacks", play_lacks);
 }
 
 /* A communicator that nobody saw being made is met at its first use; in a group that has made another one it may be
