@@ -3,9 +3,8 @@
 #include "sweep_scenes.h"
 
 #include <sys/mman.h>
-#include <sys/wait.h>
 
-#include "sweep_text.h"
+#include "record.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define EVERY 7u /* a process takes long: only every seventh call fails */
@@ -14,6 +13,9 @@
 #endif
 
 #define DEADLOCK_SECONDS 30
+#define SHORT            40   /* of a difference that is recorded; the digest is of all */
+#define LONG             1500 /* of one that is printed */
+#define SHOWN            12   /* so many rows that differ are explained */
 
 extern const struct sweep_scene *const __start_sweep_scenes[];
 extern const struct sweep_scene *const __stop_sweep_scenes[];
@@ -32,9 +34,10 @@ static const char *const mode_names[] = {"none", "once", "twice", "sticky", "oth
 
 /* The outcome, which the play's process writes. */
 static struct told {
-    struct sweep_text text;
     unsigned int calls, requests; /* of the driver; for memory */
     char name[64];                /* of the call that failed */
+    size_t len;
+    char text[1 << 18];
 } * told;
 
 static struct {
@@ -52,6 +55,21 @@ static const char *const names[] = {
 };
 
 static int output; /* of the process */
+
+/* To the outcome, as far as there is room. */
+__attribute__((format(printf, 1, 2))) static void add(const char *format, ...)
+{
+    va_list args;
+    int added;
+
+    va_start(args, format);
+    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): clang 14 does not follow va_start into a call */
+    added = vsnprintf(told->text + told->len, sizeof(told->text) - told->len, format, args);
+    va_end(args);
+    told->len += added > 0 ? (size_t)added : 0;
+    if (told->len >= sizeof(told->text))
+        told->len = sizeof(told->text) - 1;
+}
 
 /* --- calls --- */
 
@@ -125,7 +143,7 @@ static bool lacks_memory(void)
     if (play.outside || ++told->requests != play.at || play.mode != MEMORY)
         return false;
     snprintf(told->name, sizeof(told->name), "memory");
-    sweep_text_add(&told->text, "!memory ");
+    add("!memory ");
     return true;
 }
 
@@ -147,7 +165,7 @@ static void add_lines(const char *mark, char *lines)
         for (char *at = line; (at = strchr(at, ' '));)
             *at = '_';
         if (*line && !strstr(line, "_is_active")) /* that one has a version */
-            sweep_text_add(&told->text, "%s%s ", mark, line);
+            add("%s%s ", mark, line);
     }
     lines[0] = '\0';
 }
@@ -159,24 +177,25 @@ void sweep_say(const char *format, ...)
     va_list args;
 
     va_start(args, format);
+    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): as above */
     vsnprintf(words, sizeof(words), format, args);
     va_end(args);
-    sweep_text_add(&told->text, "%s%s", fake_log(), " ");
+    add("%s%s", fake_log(), " ");
     add_lines("<", fake.said);
     add_lines("#", fake.traced);
     if (ns != play.ns)
-        sweep_text_add(&told->text, "+%lluus ", (unsigned long long)(ns - play.ns) / 1000);
-    sweep_text_add(&told->text, "%s\n", words);
+        add("+%lluus ", (unsigned long long)(ns - play.ns) / 1000);
+    add("%s\n", words);
     play.ns = atomic_load(&fake.ns);
 }
 
-static void child(const struct sweep_scene *scene, enum mode mode, unsigned int at)
+/* One, in this process. */
+static int play_one(void *arg)
 {
-    alarm(DEADLOCK_SECONDS);
-    isolated_environment_set(scene->environment);
-    play.mode = mode;
+    const struct sweep_scene *scene = arg;
+
     play.scene = scene;
-    play.at = at;
+    isolated_environment_set(scene->environment);
     play.again = FNS;
     fake_each = each;
     fake_lacks_memory = lacks_memory;
@@ -186,7 +205,7 @@ static void child(const struct sweep_scene *scene, enum mode mode, unsigned int 
     scene->play();
     sweep_say("end");
     play.outside = true;
-    exit(0);
+    return 0;
 }
 
 static const char *way(const struct sweep_scene *scene, enum mode mode)
@@ -199,24 +218,17 @@ static bool any_ended; /* a play, by a signal */
 static void run(const struct sweep_scene *scene, enum mode mode, unsigned int at)
 {
     char text[1000];
-    int status = 1;
     ssize_t len;
-    pid_t pid;
+    int status;
 
-    memset(told, 0, offsetof(struct told, text.text) + 1);
     told->calls = told->requests = 0;
-    told->name[0] = '\0';
-    fflush(NULL);
+    told->len = 0;
+    told->text[0] = told->name[0] = '\0';
+    play.mode = mode;
+    play.at = at;
     if (ftruncate(output, 0) || lseek(output, 0, SEEK_SET))
         abort();
-    pid = fork();
-    if (pid == 0) {
-        dup2(output, STDOUT_FILENO);
-        dup2(output, STDERR_FILENO);
-        child(scene, mode, at);
-    }
-    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
+    status = record_apart(play_one, (void *)scene, output, DEADLOCK_SECONDS);
     if (!status)
         return;
     printf("%s: %s %u: the process ended with status %#x\n", scene->name, way(scene, mode), at, status);
@@ -228,41 +240,86 @@ static void run(const struct sweep_scene *scene, enum mode mode, unsigned int at
 
 /* --- scenes --- */
 
-/* One row. */
-static void play_row(const struct sweep_scene *scene, struct sweep_record *record, const struct sweep_text *base,
-                     enum mode first, enum mode last, unsigned int at)
+static char base[sizeof(told->text)];    /* the outcome where nothing fails */
+static char differs[sizeof(told->text)]; /* what differs from it */
+
+/* The row is not as recorded: play the ways again in which the outcome is another one, and print what differs there
+ * from where nothing fails. */
+static void explain(const struct sweep_scene *scene, enum mode first, unsigned int at, const char *name,
+                    const char *digests)
 {
-    sweep_row_begin(record, at);
-    for (enum mode mode = first; mode <= last; mode++) {
+    char begin[80], recorded[400], digest[16];
+
+    snprintf(begin, sizeof(begin), "%u %s ", at, name);
+    record_find(begin, recorded, sizeof(recorded));
+    for (unsigned int i = 0; digests[9 * i]; i++) {
+        const enum mode mode = (enum mode)(first + i);
+
+        snprintf(digest, sizeof(digest), "%.9s", digests + 9 * i);
+        if (strstr(recorded, digest))
+            continue;
         run(scene, mode, at);
-        sweep_outcome(record, base, &told->text, way(scene, mode), told->name);
+        record_difference(base, told->text, differs, sizeof(differs));
+        printf("%s, %s %u:%.*s\n", scene->name, way(scene, mode), at, LONG, differs);
     }
-    sweep_row_end(record);
 }
 
-static bool play_all(const struct sweep_scene *scene, struct sweep_record *record)
+/* One row: a call that fails, with an outcome for each way in which it does. Of the first way it says what differs, in
+ * short, for readers. */
+static void play_row(const struct sweep_scene *scene, enum mode first, enum mode last, unsigned int at)
 {
-    static struct sweep_text base;
-    unsigned int calls, requests;
+    static unsigned int explained;
+    char name[sizeof(told->name)], digests[9 * MEMORY + 1] = "";
+    const char *mark = differs;
+    bool same;
 
+    run(scene, first, at);
+    snprintf(name, sizeof(name), "%s", told->name);
+    record_difference(base, told->text, differs, sizeof(differs));
+    if (strncmp(mark, " +!", 3) == 0) /* that it failed is known */
+        mark += 3 + strcspn(mark + 3, " ");
+    for (enum mode mode = first; mode <= last; mode++) {
+        uint64_t digest;
+
+        if (mode != first)
+            run(scene, mode, at);
+        digest = record_digest(RECORD_DIGEST, told->text);
+        snprintf(digests + strlen(digests), sizeof(digests) - strlen(digests), " %08x",
+                 (unsigned int)(uint32_t)(digest ^ digest >> 32));
+    }
+    same = record_add("%u %s%s%.*s%s\n", at, name, digests, SHORT, mark, strlen(mark) > SHORT ? "..." : "");
+    if (!same && explained++ < SHOWN)
+        explain(scene, first, at, name, digests);
+}
+
+static bool play_all(const struct sweep_scene *scene)
+{
+    unsigned int calls, requests;
+    char name[128];
+
+    snprintf(name, sizeof(name), "shim/sweep/%s", scene->name);
+    record_begin(name);
+    if (EVERY > 1)
+        record_partial();
     run(scene, NONE, 0);
     calls = told->calls;
     requests = told->requests;
-    base = told->text;
-    sweep_base(record, &base);
+    snprintf(base, sizeof(base), "%s", told->text);
+    record_add("%s\n", base);
     for (unsigned int at = EVERY; at <= calls; at += EVERY)
-        play_row(scene, record, &base, ONCE, scene->meanwhile ? MEMORY - 1 : OTHERWISE, at);
+        play_row(scene, ONCE, scene->meanwhile ? MEMORY - 1 : OTHERWISE, at);
     for (unsigned int at = EVERY; at <= requests; at += EVERY)
-        play_row(scene, record, &base, MEMORY, MEMORY, at);
-    return sweep_record_end(record);
+        play_row(scene, MEMORY, MEMORY, at);
+    return record_end();
 }
 
 /* For a debugger: one play, in this process. */
 static void play_here(const struct sweep_scene *scene, const char *wanted, unsigned int at)
 {
-    for (enum mode mode = NONE; mode <= MEMORY; mode++)
-        if (strcmp(way(scene, mode), wanted) == 0)
-            child(scene, mode, at);
+    play.at = at;
+    for (play.mode = NONE; play.mode <= MEMORY; play.mode++)
+        if (strcmp(way(scene, play.mode), wanted) == 0)
+            exit(play_one((void *)scene));
     fprintf(stderr, "there is no %s\n", wanted);
     exit(2);
 }
@@ -270,25 +327,19 @@ static void play_here(const struct sweep_scene *scene, const char *wanted, unsig
 int main(int argc, char **argv)
 {
     const size_t n = ((uintptr_t)__stop_sweep_scenes - (uintptr_t)__start_sweep_scenes) / sizeof(void *);
-    const char *const filter = argc > 2 ? argv[2] : NULL;
+    const char *const filter = argc > 1 ? argv[1] : NULL;
     bool failed = false;
 
-    if (argc < 2) {
-        fprintf(stderr, "usage: %s FOLDER [FILTER [WAY CALL]]\n", argv[0]);
-        return 2;
-    }
     output = memfd_create("output", MFD_CLOEXEC);
-    told = mmap(NULL, sizeof(*told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    told = record_shared(sizeof(*told));
     for (size_t i = 0; i < n; i++) {
         const struct sweep_scene *scene = __start_sweep_scenes[i];
-        struct sweep_record *record;
 
         if (filter && !strstr(scene->name, filter))
             continue;
-        if (argc > 4)
-            play_here(scene, argv[3], (unsigned int)atoi(argv[4]));
-        record = sweep_record_begin(argv[1], scene->name, EVERY == 1);
-        failed |= !play_all(scene, record);
+        if (argc > 3)
+            play_here(scene, argv[2], (unsigned int)atoi(argv[3]));
+        failed |= !play_all(scene);
     }
     return failed || any_ended;
 }

@@ -5,10 +5,9 @@
  *
  * A scene is a function that calls the library and says the results. Its outcome is a text: the calls of the driver and
  * their words, what the log and the trace were told, how long was waited, the results. sweep/SCENE.txt has the whole
- * outcome of the scene where nothing fails, and a line for each call: a digest of the outcome for each thing that
- * happens at this call, and, in words, what differs in the first of them from the outcome where nothing fails. After a
- * change that is meant to do otherwise, and whose other tests pass, look at the differences that are printed, and
- * record: CUPOOL_TEST_RECORD=1.
+ * outcome of the scene where nothing fails, and a row (record.h) for each call: a digest of the outcome for each thing
+ * that happens at this call, and, in words, what differs in the first of them from the outcome where nothing fails. Of
+ * a row that is not as recorded the differences are printed, too.
  *
  * The test does not tell whether an outcome is right, beyond this: nothing crashes, hangs, waits without a limit, or
  * holds a lock over a call of the driver.
