@@ -2,11 +2,10 @@
 /*
  * test_nccl_snapshot.c - random programs against what this registry was seen to do: each call of the table with its
  * arguments, each result and each counter, in the order in which they come. They are added up to digests, one for every
- * so many steps, and compared with nccl_snapshot.inc.
+ * so many steps, and compared with nccl_snapshot.txt.
  *
  * The test does not tell whether a decision is right; nccl_fake.c with test_nccl_life.c and the other tests do. A
- * change that is meant to decide otherwise fails here, too; look at the other failures, then record:
- * CUPOOL_TEST_RECORD=nccl_snapshot.inc.
+ * change that is meant to decide otherwise fails here, too; look at the other failures, then record.
  *
  * One thread, and a clock that stands still until the program moves it. With MEANWHILE the program goes on inside the
  * table's functions, as another thread would.
@@ -60,10 +59,6 @@ static const struct setting {
     {"no memory", CAREFUL | FRONTS | GROUPS | NOMEM},
 };
 #define SETTINGS (sizeof(settings) / sizeof(*settings))
-
-static const uint64_t recorded[SETTINGS][DIGESTS] = {
-#include "nccl_snapshot.inc"
-};
 
 static struct run {
     const struct setting *is;
@@ -455,10 +450,8 @@ static const char *name(size_t setting)
 
 UNIT_CASE(decisions_are_those_recorded)
 {
-    const struct snapshot snapshot = {SETTINGS, name, play, recorded};
-
     on_wait = tick;
-    snapshot_test(&snapshot);
+    snapshot_test("nccl_reg/nccl_snapshot", SETTINGS, name, play);
 }
 
 int main(void)

@@ -2,11 +2,11 @@
 /*
  * test_snapshot.c - random programs against what this pool was seen to do: each call of the tables, each result, each
  * counter and the numbers that policy goes by, in the order in which they come. They are added up to digests, one for
- * every so many steps, and compared with snapshot.inc. Ranks of a job rely on that: they lay memory out alike only
+ * every so many steps, and compared with snapshot.txt. Ranks of a job rely on that: they lay memory out alike only
  * while equal requests lead to equal decisions, on every machine.
  *
  * The test does not tell whether a decision is right; model.c, test_policy.c and the other tests do. A change that is
- * meant to decide otherwise fails here, too; look at the other failures, then record: CUPOOL_TEST_RECORD=snapshot.inc.
+ * meant to decide otherwise fails here, too; look at the other failures, then record.
  *
  * One thread, which uses several magazines in turn. With `meanwhile` the program goes on inside the tables' functions,
  * as another thread would: the pool holds no lock then. The clock moves only when it is read, so that waits end.
@@ -74,10 +74,6 @@ static const struct setting {
     {"fills, meanwhile", ANY, 0, 64 * MIB, 0, 32 * MIB, 32 * MIB, 8 * MIB, 0, 2, FILLS | MEANWHILE},
 };
 #define SETTINGS (sizeof(settings) / sizeof(*settings))
-
-static const uint64_t recorded[SETTINGS][DIGESTS] = {
-#include "snapshot.inc"
-};
 
 /* There is one thread, which waits only until the clock says that it need not: none of these waits takes time. */
 WRAPPED(void, lock_relax, (unsigned int times))
@@ -396,12 +392,10 @@ static const char *name(size_t setting)
 
 UNIT_CASE(test_decisions_are_those_recorded)
 {
-    const struct snapshot snapshot = {SETTINGS, name, play, recorded};
-
     alarm(DEADLOCK_SECONDS);
     on_wait = tick;
     lock_hook = see_lock;
-    snapshot_test(&snapshot);
+    snapshot_test("pool/snapshot", SETTINGS, name, play);
     lock_hook = NULL;
     alarm(0);
 }
