@@ -116,9 +116,9 @@ static void other_begins(void)
 }
 
 /* The other thread does what takes no wait, or waits itself. */
-static uint64_t wait_for(enum about other)
+static uint64_t wait_for(enum about about)
 {
-    return other == COLLECT || other == ORDER ? OTHERS_WAIT_NS : OTHERS_BUSY_NS;
+    return about == COLLECT || about == ORDER ? OTHERS_WAIT_NS : OTHERS_BUSY_NS;
 }
 
 /* Late, but within the time. */
