@@ -46,6 +46,8 @@ static _Atomic(uint64_t) verdicts[ENTRIES];
 static _Atomic(uint64_t) generation; /* in the bits that it has in an entry */
 static atomic_uint unloading;        /* calls of dlclose under way, during which nothing is cached */
 
+static __thread unsigned int own_unloads __attribute__((tls_model("initial-exec"))); /* those of this thread */
+
 /* The class of an object by its file name. */
 static enum caller caller_of_name(const char *path)
 {
@@ -94,6 +96,7 @@ static void generation_change(void)
 
 void caller_unload_begin(void)
 {
+    own_unloads++;
     atomic_fetch_add(&unloading, 1);
     generation_change();
 }
@@ -102,6 +105,12 @@ void caller_unload_end(void)
 {
     generation_change();
     atomic_fetch_sub(&unloading, 1);
+    own_unloads--;
+}
+
+bool caller_unloads(void)
+{
+    return own_unloads != 0;
 }
 
 void caller_name(const void *address, char *buf, size_t len)

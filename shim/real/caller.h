@@ -32,6 +32,8 @@ static inline bool caller_is_outside(enum caller caller)
  * none that was is valid afterwards. Calls may overlap. */
 void caller_unload_begin(void);
 void caller_unload_end(void);
+/* True in a dlclose of this thread, whose destructors may call our functions: what is found may be gone after it. */
+bool caller_unloads(void);
 
 /* Write an address for people: object, and the address in its file, as addr2line takes it; before glibc 2.35 also the
  * function, under the loader's lock. */

@@ -7,11 +7,14 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "real/caller.h"
 #include "real/find_object.h"
 
 void *loaded_handle(const char *name)
 {
-    return dlopen(name, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD | RTLD_NODELETE);
+    /* glibc ends a process that marks an object as not to be unloaded while it is unloading it. Without the mark the
+     * object stays, too, unless it goes already. */
+    return dlopen(name, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD | (caller_unloads() ? 0 : RTLD_NODELETE));
 }
 
 const char *loaded_file_name(const char *path)

@@ -2,7 +2,8 @@
 /*
  * loaded.h - the objects that the process has loaded. With dlsym_next.c the only place that calls the loader.
  *
- * It loads nothing that the program has not loaded itself. An object that was found stays loaded.
+ * It loads nothing that the program has not loaded itself. An object that was found stays loaded, unless it is being
+ * unloaded.
  *
  * Threads: any thread; no lock but the loader's. No function fails but by returning NULL or false.
  */

@@ -9,6 +9,7 @@
 #include <stddef.h>
 
 #include "base/log.h"
+#include "real/caller.h"
 #include "real/dlsym_next.h"
 #include "real/loaded.h"
 #include "real/real_internal.h"
@@ -54,6 +55,9 @@ static void *look_for(enum real_symbol symbol)
     /* Never one of our own functions, should the search lead back to us. */
     if (!function || loaded_object(function) == loaded_object(next))
         return NULL;
+    /* A cudart that is called by a destructor of what was linked to it goes with that. */
+    if (!hook->driver && caller_unloads())
+        return function;
     loaded_keep(function);
     atomic_store_explicit(&next[symbol], function, memory_order_release);
     return function;

@@ -76,6 +76,18 @@ class Plugins(World):
                 self.assertEqual((trace.total("allocs"), trace.total("frees"), trace.total("live")), (53, 53, 0))
                 self.assert_fine(trace.path)
 
+    def test_their_destructors(self) -> None:
+        """They may be the first to call a function of a cudart that goes with them, after others have long used CUDA, or the first to call
+        anything of CUDA."""
+        for first in ("driver", "static", "12", None):
+            for kind in ("13", "static", "driver"):
+                for call in ("alloc", "free", "reset"):
+                    for more in ({}, {"CUPOOL_ENABLE": "0"}):
+                        with self.subTest(first=first, kind=kind, call=call, **more):
+                            before = [load("A", first), "start:A", "alloc:A:1000"] if first else []
+                            after = [load("C", "13"), "start:C", "churn:C:5:300000", "unload:C"]
+                            self.same(*before, load("B", kind), f"leave:B:{call}", "unload:B", *after, CUPOOL_LOG_LEVEL="error", **more)
+
     def test_many_times(self) -> None:
         rounds = [c for _ in range(20) for c in (load("A", "static"), "start:A", "churn:A:5:300000", "unload:A", load("A", "12"),
                                                  "start:A", "churn:A:5:300000", "unload:A")]

@@ -12,6 +12,7 @@
  *   churn:X:TIMES:SIZE   allocate, check, free; blocks of varying size
  *   huge:X    a request that no GPU can serve                  last:X  print and clear the last error
  *   reset:X                                                    count:NAME  the stand-in's count of a driver function
+ *   leave:X:CALL   alloc, free or reset: what a destructor of the module calls
  *   write:FILE     open FILE, print its descriptor, write a line
  *   clearenv  from here on the environment is empty
  *   seccomp   from here on no file is opened, no socket, thread or process made: each fails with EPERM
@@ -299,6 +300,8 @@ static void command(char **field)
         printf("last:%c: %d\n", module, api_of(module)->last());
     } else if (IS("reset")) {
         said("reset", module, api_of(module)->reset());
+    } else if (IS("leave")) {
+        api_of(module)->leave(field[2][0]);
     } else if (IS("count")) {
         count(field[1]);
     } else if (IS("write")) {

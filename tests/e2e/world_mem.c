@@ -4,6 +4,8 @@
  * WORLD_OLD makes its context as programs of CUDA 12 do. */
 #include "world.h"
 
+#include <stdio.h>
+
 #ifdef API_RUNTIME
 #include <cuda_runtime_api.h>
 
@@ -148,6 +150,25 @@ static int mem_reset(void)
 
 #endif
 
+static char leaves_with;
+
+static void mem_leave(char call)
+{
+    leaves_with = call;
+}
+
+__attribute__((destructor)) static void leaves(void)
+{
+    void *p = (void *)1;
+
+    if (leaves_with == 'a')
+        printf("leaves: alloc %d\n", mem_alloc(&p, (size_t)1 << 60));
+    if (leaves_with == 'f')
+        printf("leaves: free %d\n", mem_free(p));
+    if (leaves_with == 'r')
+        printf("leaves: reset %d\n", mem_reset());
+}
+
 __attribute__((visibility("default"))) const struct world_api *world_module(void)
 {
     static const struct world_api api = {.alloc = mem_alloc,
@@ -157,7 +178,8 @@ __attribute__((visibility("default"))) const struct world_api *world_module(void
                                          .start = mem_start,
                                          .last = mem_last,
                                          .device = mem_device,
-                                         .reset = mem_reset};
+                                         .reset = mem_reset,
+                                         .leave = mem_leave};
 
     return &api;
 }
