@@ -98,6 +98,8 @@ static CUresult free_failed(CUdeviceptr ptr, enum serve_verdict verdict)
         return CUDA_ERROR_INVALID_VALUE;
     case SERVE_NOWHERE:
         return CUDA_ERROR_INVALID_HANDLE;
+    case SERVE_OVER:
+        return context_error();
     default:
         serve_failed_begin(ptr, &failed);
         result = context_error();

@@ -76,6 +76,18 @@ static cudaError_t free_failed(const void *ptr, enum serve_verdict verdict, cons
     return error;
 }
 
+/* A free in a context that has ended: natively the runtime begins it anew, as it does at each of its calls. */
+static __attribute__((noinline, cold)) cudaError_t free_anew(void *ptr, const void *caller)
+{
+    cudaError_t error = BYPASS(real_runtime(cudaFree, caller)(NULL));
+    enum serve_verdict verdict;
+
+    if (error)
+        return error;
+    verdict = serve_free((uintptr_t)ptr);
+    return verdict == SERVE_DONE ? cudaSuccess : free_failed(ptr, verdict, caller);
+}
+
 EXPORT cudaError_t cudaFree(void *ptr)
 {
     const enum serve_verdict verdict = ptr ? serve_free((uintptr_t)ptr) : SERVE_FORWARD;
@@ -84,6 +96,8 @@ EXPORT cudaError_t cudaFree(void *ptr)
         context_give(CALLER);
         return cudaSuccess;
     }
+    if (verdict == SERVE_OVER)
+        return free_anew(ptr, CALLER);
     if (verdict != SERVE_FORWARD)
         return free_failed(ptr, verdict, CALLER);
     hazard_free((CUdeviceptr)ptr, CALLER);

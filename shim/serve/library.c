@@ -102,6 +102,7 @@ static void context_ended(const struct context *context)
 
 static void ending_over(void)
 {
+    serve_context_ended();
     if (ipc_import_any())
         ipc_import_settle();
 }

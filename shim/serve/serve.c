@@ -187,19 +187,65 @@ static __attribute__((noinline, cold)) int release_beside_end(int (*release)(uin
     return rc;
 }
 
+__thread bool serve_had_context;
+
+/* A context has ended in this process. */
+static atomic_bool any_ended;
+/* The driver answers this thread, and the thread's context has not ended. */
+static __thread bool answered __attribute__((tls_model("initial-exec")));
+
+void serve_context_ended(void)
+{
+    atomic_store(&any_ended, true);
+    answered = false;
+    serve_had_context = false;
+}
+
+/* True if the context that is current has ended: the driver refuses every free then. A capture would be disturbed. */
+static bool current_is_over(const struct real_driver *driver, CUcontext current)
+{
+    size_t free, total;
+
+    return current && atomic_load(&any_ended) && !capture_active() &&
+           driver->cuMemGetInfo_v2(&free, &total) == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 /*
  * Does the driver answer this thread? It refuses on the threads of its own that run host functions, and a free that has
- * no need of the driver has to be refused there too. Every other thread keeps its answers, so it asks once.
+ * no need of the driver has to be refused there too. Every other thread keeps its answers, so it asks once, and again
+ * after it has ended a context. *ret_over: its current context has ended.
  */
+static __attribute__((noinline, cold)) bool thread_asks(bool *ret_over)
+{
+    const struct real_driver *driver = real_driver_get();
+    CUcontext current = NULL;
+
+    *ret_over = false;
+    if (!driver)
+        return true;
+    if (driver->cuCtxGetCurrent(&current) == CUDA_ERROR_NOT_PERMITTED)
+        return false;
+    *ret_over = current_is_over(driver, current);
+    answered = !*ret_over;
+    return true;
+}
+
 static inline bool thread_is_answered(void)
 {
-    static __thread bool answered __attribute__((tls_model("initial-exec")));
-    const struct real_driver *driver = answered ? NULL : real_driver_get();
-    CUcontext ignored;
+    bool over;
 
-    if (driver)
-        answered = driver->cuCtxGetCurrent(&ignored) != CUDA_ERROR_NOT_PERMITTED;
-    return answered || !driver;
+    return answered || thread_asks(&over);
+}
+
+/* As thread_is_answered. *ret_verdict: if not, the answer to a free that natively waits. */
+static inline bool thread_may_free(uint64_t addr, enum serve_verdict *ret_verdict)
+{
+    bool over;
+
+    if (answered || (thread_asks(&over) && !over))
+        return true;
+    *ret_verdict = !pool_of(addr) ? SERVE_FORWARD : over ? SERVE_OVER : SERVE_FAILED;
+    return false;
 }
 
 /* A free of memory that no pool has. The driver would free a segment a second time that is on its way back to it. */
@@ -212,14 +258,15 @@ static __attribute__((noinline, cold)) enum serve_verdict free_elsewhere(uint64_
 
 static enum serve_verdict free_with(int (*release)(uint64_t addr), uint64_t addr)
 {
+    enum serve_verdict verdict;
     struct pins *own;
     bool closing;
     int rc;
 
     if (process_is_passive())
         return SERVE_FORWARD;
-    if (!thread_is_answered())
-        return pool_of(addr) ? SERVE_FAILED : SERVE_FORWARD;
+    if (!thread_may_free(addr, &verdict) && (verdict != SERVE_OVER || release == pool_free))
+        return verdict;
     own = pin_begin(PIN_ADDRESS(addr));
     closing = atomic_load_explicit(&contexts_closing, memory_order_acquire);
     rc = closing ? 0 : release_now(release, addr);
@@ -255,7 +302,7 @@ static __attribute__((noinline, cold)) bool free_parks(uint64_t addr, bool waits
 {
     enum ipc_free is;
 
-    if (process_is_passive() || !thread_is_answered())
+    if (process_is_passive() || !(waits ? thread_may_free(addr, ret_verdict) : thread_is_answered()))
         return false;
     is = ipc_table_free(addr);
     *ret_verdict = is == IPC_FREE_AGAIN ? SERVE_INVALID : SERVE_DONE;
@@ -335,8 +382,6 @@ void serve_failed_end(struct serve_failed *failed)
         context_leave(failed->context, &failed->visit);
     pin_end(failed->own);
 }
-
-__thread bool serve_had_context;
 
 bool serve_lacks_context(void)
 {

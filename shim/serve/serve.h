@@ -31,6 +31,7 @@ enum serve_verdict {
     SERVE_INVALID, /* free: the address is in a pool, but no live block starts there */
     SERVE_NOWHERE, /* free: the address is in a pool, but the stream is invalid */
     SERVE_FAILED,  /* free: it could not be ordered, most likely because of an earlier error of the context */
+    SERVE_OVER,    /* free: the thread's current context has ended */
 };
 
 /* Until the next call with NULL, requests that reach the driver's hooks on this thread count as made by this caller. */
@@ -74,6 +75,8 @@ void serve_ipc_tick(uint64_t now);
  */
 bool serve_lacks_context(void);
 extern __thread bool serve_had_context __attribute__((tls_model("initial-exec"), visibility("hidden")));
+/* A call of this thread has ended a context, perhaps the current one. */
+void serve_context_ended(void);
 
 /* For a call that is not pooled and that the driver refused for lack of memory; `before` is serve_arrivals() before the
  * call. True if the call may succeed now. */

@@ -191,6 +191,34 @@ BT_TEST(free_across)
 }
 
 /* Memory of a context is ordered by that context's work, whichever is current at the free. */
+/* A context that has ended is current: the driver refuses a free of another one's memory, and the runtime begins the
+ * context anew. */
+BT_TEST(free_after_end)
+{
+    void *first, *second, *own;
+    CUdeviceptr p;
+
+    TRY(bt_devices(2));
+    OK(cudaSetDevice(1));
+    OK(cudaMalloc(&first, 1000));
+    OK(cudaMalloc(&second, 3 * BT_MIB));
+    OK(cudaSetDevice(0));
+    OK(cudaMalloc(&own, 1000));
+    OK(cudaFree(own));
+    OK(cudaDeviceReset());
+    EXPECT(cuMemFree(BT_ADDRESS(first)), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT(cuMemFree(BT_ADDRESS(second)), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT(cuMemAlloc(&p, 1000), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    OK(cudaFree(first));
+    OK(cuMemAlloc(&p, 1000));
+    OK(cuMemFree(p));
+    OK(cuMemFree(BT_ADDRESS(second)));
+    EXPECT(cuMemFree(BT_ADDRESS(second)), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cudaFree(first), cudaErrorInvalidValue);
+    LAST(cudaErrorInvalidValue);
+    return 0;
+}
+
 BT_TEST(race_across)
 {
     CUcontext first, second;

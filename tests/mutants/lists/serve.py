@@ -34,7 +34,13 @@ MUTANTS = [
 
     # --- the order of frees ---
     Mutant("a free in a host function that needs no call of the driver is made", ["free_errors static relaxed"], [
-        ("if (!thread_is_answered()) return pool_of(addr) ? SERVE_FAILED : SERVE_FORWARD;", "")]),
+        ("if (!thread_may_free(addr, &verdict) && (verdict != SERVE_OVER || release == pool_free)) return verdict;",
+         "verdict = SERVE_DONE; (void)verdict;")]),
+    Mutant("a free in a context that has ended is made", ["contexts static preloaded / free_after_end"], [
+        ("*ret_over = current_is_over(driver, current);", "*ret_over = false; (void)current_is_over;")]),
+    Mutant("a context that its thread has ended is not begun anew", ["contexts static preloaded / free_after_end"], [
+        ("if (verdict == SERVE_OVER) return free_anew(ptr, CALLER);",
+         "if (verdict == SERVE_OVER) return cudaErrorContextIsDestroyed; (void)free_anew;")]),
     Mutant("guard bytes: cudaFreeAsync waits", ["hang / Hang.test_guard_bytes_wait_only_where_a_free_does"], [
         ("/* may_wait: */ release == pool_free", "/* may_wait: */ true")]),
 
