@@ -38,7 +38,7 @@ MUTANTS = [
          "verdict = SERVE_DONE; (void)verdict;")]),
     Mutant("a free in a context that has ended is made", ["contexts static preloaded / free_after_end"], [
         ("*ret_over = current_is_over(driver, current);", "*ret_over = false; (void)current_is_over;")]),
-    Mutant("a context that its thread has ended is not begun anew", ["contexts static preloaded / free_after_end"], [
+    Mutant("a context that its thread has ended is not begun anew", ["contexts shared preloaded / free_after_end"], [
         ("if (verdict == SERVE_OVER) return free_anew(ptr, CALLER);",
          "if (verdict == SERVE_OVER) return cudaErrorContextIsDestroyed; (void)free_anew;")]),
     Mutant("guard bytes: cudaFreeAsync waits", ["hang / Hang.test_guard_bytes_wait_only_where_a_free_does"], [
