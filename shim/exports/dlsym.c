@@ -19,6 +19,7 @@
 #include "real/dlsym_next.h"
 #include "real/find_object.h"
 #include "real/hooks.h"
+#include "real/real.h"
 
 /* Called by the assembly. */
 void *cupool_dlsym_filter(void *handle, const char *name, const void *caller) __attribute__((visibility("hidden")));
@@ -75,6 +76,8 @@ void *cupool_dlsym_filter(void *handle, const char *name, const void *caller)
     for (unsigned int i = 0; i < sizeof(guards) / sizeof(guards[0]); i++) {
         if (strcmp(name, guards[i].name) != 0)
             continue;
+        /* A cudart that was loaded after the driver was used initialises itself, perhaps. */
+        next_fill_runtime();
         /* Only if the real function exists; otherwise the caller gets the real dlsym's NULL and its dlerror. */
         return process_hooks_driver() && is_drivers(next(handle, name)) && !is_patcher(caller) ? guards[i].function
                                                                                                : NULL;

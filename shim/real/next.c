@@ -72,6 +72,15 @@ void next_fill(void)
             look_for(i);
 }
 
+void next_fill_runtime(void)
+{
+    if (!cudart_path())
+        return;
+    for (unsigned int i = 0; i < REAL_COUNT; i++)
+        if (!real_hooks[i].driver && !atomic_load_explicit(&next[i], memory_order_relaxed))
+            look_for(i);
+}
+
 void *real_find(enum real_symbol symbol)
 {
     void *function = atomic_load_explicit(&next[symbol], memory_order_acquire);

@@ -88,6 +88,16 @@ class Plugins(World):
                             after = [load("C", "13"), "start:C", "churn:C:5:300000", "unload:C"]
                             self.same(*before, load("B", kind), f"leave:B:{call}", "unload:B", *after, CUPOOL_LOG_LEVEL="error", **more)
 
+    def test_a_thread_that_a_destructor_waits_for(self) -> None:
+        """It may be the first to call a function of a cudart that was loaded after others had used CUDA: no search may wait for the
+        destructor."""
+        for first in ("driver", "static", None):
+            for kind in ("13", "static"):
+                for call in ("Alloc", "Free", "Reset"):
+                    with self.subTest(first=first, kind=kind, call=call):
+                        before = [load("A", first), "start:A", "alloc:A:1000"] if first else []
+                        self.same(*before, load("B", kind), "start:B", f"leave:B:{call}", "unload:B", CUPOOL_LOG_LEVEL="error")
+
     def test_many_times(self) -> None:
         rounds = [c for _ in range(20) for c in (load("A", "static"), "start:A", "churn:A:5:300000", "unload:A", load("A", "12"),
                                                  "start:A", "churn:A:5:300000", "unload:A")]

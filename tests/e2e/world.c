@@ -12,7 +12,7 @@
  *   churn:X:TIMES:SIZE   allocate, check, free; blocks of varying size
  *   huge:X    a request that no GPU can serve                  last:X  print and clear the last error
  *   reset:X                                                    count:NAME  the stand-in's count of a driver function
- *   leave:X:CALL   alloc, free or reset: what a destructor of the module calls
+ *   leave:X:CALL   alloc, free or reset: what a destructor of the module calls; Alloc, ...: in a thread
  *   write:FILE     open FILE, print its descriptor, write a line
  *   clearenv  from here on the environment is empty
  *   seccomp   from here on no file is opened, no socket, thread or process made: each fails with EPERM

@@ -14,7 +14,7 @@ struct world_api {
     int (*last)(void);  /* cudaGetLastError */
     int (*device)(int ordinal);
     int (*reset)(void);
-    void (*leave)(char call); /* from now on a destructor calls alloc, free or reset (the first letter) */
+    void (*leave)(char call); /* how a destructor calls alloc, free or reset: a letter; a capital: in a thread */
 };
 
 /* The one symbol that a module exports. */
