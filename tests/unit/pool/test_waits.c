@@ -205,10 +205,10 @@ static unsigned int put_count;
 /* The other thread needs the lock that this one may hold, so it is not waited for here. */
 static void one_more_goes(void)
 {
+    looks = 0;
     if (put_count == BATCH || !fake_step(stage->fake, FAKE_FREE))
         return;
     put_count++;
-    looks = 0;
     atomic_fetch_add(&now, OTHERS_WAIT_NS - 1);
 }
 
@@ -242,8 +242,8 @@ POOL_CASE(test_a_batch_is_waited_for_by_the_segment)
     on_wait = one_more_goes;
     assert_int_equal(pool_alloc(stage->pool, NEEDS * 16 * MIB, &got), 0);
     on_wait = NULL;
-    assert_int_equal(put_count, NEEDS);
-    assert_int_equal(stats_of(stage->pool).held, BATCH * 16 * MIB);
+    assert_in_range(put_count, NEEDS, NEEDS + 1); /* one more if the request looks at the clock while it is served */
+    assert_in_range(stats_of(stage->pool).held, (BATCH - 1) * 16 * MIB, BATCH * 16 * MIB);
     assert_sound(stage->pool, stage->fake);
     fake_go(stage->fake, FAKE_FREE);
     call_join(&other);
