@@ -192,10 +192,14 @@ size_t release_for(struct pool *pool, size_t size, const char *why, struct patie
 
 size_t pool_trim(struct pool *pool, const char *why)
 {
+    size_t released = release_trim(pool, why, /* may_wait: */ true);
     struct patience patience;
 
     patience_begin(&patience);
-    return release_for(pool, 0, why, &patience);
+    /* More than once: the background thread first orders what is deferred, and then takes what is idle. */
+    while (releases_wait(pool, 0, &patience))
+        released += release_trim(pool, why, /* may_wait: */ true);
+    return released;
 }
 
 size_t pool_yield(struct pool *pool, const char *why)

@@ -45,7 +45,7 @@ void release_withdrawn(struct pool *pool, const char *why);
 void patience_begin(struct patience *ret_patience);
 /* With the pool's lock: true if the time has not passed. */
 bool patience_lasts(struct pool *pool, struct patience *patience);
-/* With no lock: pool_trim, but other threads are waited for only until they have given back size bytes (0: all). */
+/* With no lock: pool_trim, but other threads are waited for once, and only until they have given back size bytes. */
 size_t release_for(struct pool *pool, size_t size, const char *why, struct patience *patience);
 /* With no lock: pool_trim, waiting for no other thread. Without may_wait, nothing waits for deferred blocks or for
  * memory to arrive. */

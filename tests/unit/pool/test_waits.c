@@ -251,6 +251,71 @@ POOL_CASE(test_a_batch_is_waited_for_by_the_segment)
     release(got);
 }
 
+/* --- a thread that first orders, and then gives back */
+
+static const struct pool_order_ops *order;
+static pthread_t stage_thread;
+static atomic_bool goes_on;
+static unsigned int asked;
+
+static void *tick_thread(void *arg)
+{
+    pool_flush(other.pool);
+    while (!atomic_load(&goes_on))
+        sched_yield();
+    other.released = pool_decay(other.pool, 0);
+    return arg;
+}
+
+/* The waiting thread has seen the other one's order end, and is about to look for idle memory. */
+static bool frozen_late(void *arg)
+{
+    if (pthread_equal(pthread_self(), stage_thread) && ++asked == 2) {
+        fake_stop(stage->fake, FAKE_FREE);
+        atomic_store(&goes_on, true);
+        fake_wait(stage->fake, FAKE_FREE);
+    }
+    return order->frozen(arg);
+}
+
+static void order_and_release_go_on(void)
+{
+    fake_go(stage->fake, FAKE_ORDER);
+    if (asked >= 2)
+        fake_go(stage->fake, FAKE_FREE);
+}
+
+POOL_CASE(test_a_tick_is_waited_for_to_its_end)
+{
+    struct pool_config config;
+    struct pool_order_ops ops;
+
+    stage = env;
+    stage_thread = pthread_self();
+    asked = 2;
+    config = fake_config(stage->fake);
+    order = config.order;
+    ops = *order;
+    ops.frozen = frozen_late;
+    config.order = &ops;
+    env_pool(stage, &config);
+    stage->fake->prompt = true;
+    release_unordered(stage, alloc(stage->pool, 16 * MIB));
+    asked = looks = 0;
+    fake_stop(stage->fake, FAKE_ORDER);
+    other = (struct call){.pool = stage->pool};
+    call_start(&other, tick_thread);
+    fake_wait(stage->fake, FAKE_ORDER);
+    on_wait = order_and_release_go_on;
+    assert_int_equal(pool_trim(stage->pool, "oom"), 0);
+    on_wait = NULL;
+    assert_int_equal(stats_of(stage->pool).held, 0); /* the other thread has given it back by now */
+    call_join(&other);
+    stage->fake->prompt = false;
+    config.order = order;
+    env_pool(stage, &config); /* ops goes */
+}
+
 static int alloc_freezes(void *arg, unsigned int kind, size_t size, uint64_t *ret_addr)
 {
     const int rc = backend->alloc(arg, kind, size, ret_addr);
