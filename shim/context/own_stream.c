@@ -28,8 +28,8 @@ CUstream own_stream(struct context *context)
     return atomic_compare_exchange_strong(&context->stream, &stream, made) ? made : stream;
 }
 
-/* A thread that is about to put work on the stream waits so long, in nanoseconds, for those that synchronise it. They
- * wait for no work. */
+/* A thread that is about to put work on the stream, or to synchronise it, waits so long, in nanoseconds, for another
+ * one that synchronises it. That one waits for no work. */
 #define SYNCING_WAIT_NS 300000000u
 
 void own_stream_busy_begin(struct context *context)
@@ -51,12 +51,29 @@ void own_stream_busy_end(struct context *context)
     atomic_fetch_sub(&context->streaming, 1);
 }
 
+/* By turns: the thread that synchronises a stream gives its memory back to the device, and to a second one, which would
+ * find nothing left to do, that memory would seem to have arrived before it has. */
+static void syncing_begin(struct context *context)
+{
+    unsigned int none = 0;
+    uint64_t limit = 0;
+
+    for (unsigned int i = 0; !atomic_compare_exchange_strong(&context->syncing, &none, 1); none = 0) {
+        limit = limit ? limit : now_ns() + SYNCING_WAIT_NS;
+        if (now_ns() >= limit) {
+            atomic_fetch_add(&context->syncing, 1);
+            return;
+        }
+        lock_relax(i++);
+    }
+}
+
 CUresult own_stream_sync_idle(struct context *context)
 {
     const CUstream stream = atomic_load(&context->stream);
     CUresult result = CUDA_ERROR_NOT_READY;
 
-    atomic_fetch_add(&context->syncing, 1);
+    syncing_begin(context);
     if (!atomic_load(&context->streaming))
         result = context->driver->cuStreamQuery(stream);
     if (!result)

@@ -29,6 +29,10 @@ MUTANTS = [
         ("if (!atomic_load(&context->streaming)) result", "result")]),
     Mutant("work is put on the stream while it is synchronised", ["shim_segments"], [
         ("if (!atomic_load(&context->syncing) ||", "if (true ||")]),
+    Mutant("two threads synchronise the stream at once", ["shim_segments"], [
+        ("SYNCING_WAIT_NS; if (now_ns() >= limit) {", "SYNCING_WAIT_NS; if (true) {")]),
+    Mutant("a thread that synchronises waits for ever for another", ["shim_segments"], [
+        ("SYNCING_WAIT_NS; if (now_ns() >= limit) {", "SYNCING_WAIT_NS; if (false) {")]),
     Mutant("a thread waits for ever for those that synchronise the stream", ["shim_segments"], [
         ("(limit && now_ns() >= limit)) return;", "false) return;")]),
     Mutant("the reserve is made of memory that another device lacks", ["shim_memory"], [

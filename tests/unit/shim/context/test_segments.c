@@ -406,6 +406,39 @@ ISOLATED_CASE(test_nobody_synchronises_others_work, .environment = ORDERED)
     atomic_store(&context->syncing, 0);
 }
 
+static unsigned int syncing_for;
+
+static void other_is_through(void *arg)
+{
+    struct context *context = arg;
+
+    stream_moves(&moves);
+    if (--syncing_for == 0)
+        atomic_store(&context->syncing, 0);
+}
+
+/* A thread that synchronises gives the memory back meanwhile: to a second one it has not arrived yet. */
+ISOLATED_CASE(test_threads_synchronise_by_turns, .environment = ORDERED)
+{
+    struct context *context = with_gone(0);
+    uint64_t start = now();
+
+    atomic_store(&context->syncing, 1);
+    syncing_for = 50;
+    fake.relax = other_is_through;
+    fake.relax_arg = context;
+    device_collect(0);
+    assert_int_equal(now() - start, 50 * MS);
+    assert_int_equal(context->arrived, SEGMENT);
+    context = with_gone(0);
+    atomic_store(&context->syncing, 1); /* for ever: it has been cancelled */
+    syncing_for = 1000;
+    start = now();
+    device_collect(0);
+    assert_int_equal(now() - start, 300 * MS);
+    assert_int_equal(context->arrived, 2 * SEGMENT);
+}
+
 ISOLATED_CASE(test_collect_refused, .environment = ORDERED)
 {
     struct context *context = with_gone(0);
