@@ -39,8 +39,9 @@ class Nearest:
             tree.prepare(name)
         keys = {name: self._key(tree, name) for name in names}
         changed = [name for name in names if self.known.get(name, {}).get("key") != keys[name]]
+        folders = {path.parent for path in tree.build.rglob("*.gcno")}
         with ThreadPoolExecutor(jobs) as pool:
-            for name, row in zip(changed, pool.map(lambda name: self._measure(tree, name), changed)):
+            for name, row in zip(changed, pool.map(lambda name: self._measure(tree, folders, name), changed)):
                 self.known[name] = dict(row, key=keys[name])
                 self.file.write_text(json.dumps(self.known))  # at once: to measure all takes long
         self.known = {name: self.known[name] for name in names}
@@ -56,8 +57,10 @@ class Nearest:
         return sha.hexdigest()
 
     @staticmethod
-    def _measure(tree: Tree, name: str) -> dict:
+    def _measure(tree: Tree, folders: "set[Path]", name: str) -> dict:
         with tempfile.TemporaryDirectory() as counts:
+            for folder in folders:  # else gcov's library makes them, by calls that a sweep would count
+                (Path(counts) / folder.relative_to("/")).mkdir(parents=True, exist_ok=True)
             result = tree.run(name, 10 * HANG_SECONDS, {"GCOV_PREFIX": counts})
             documents = Nearest._read(tree, Path(counts)) if result.passed else []
         if not result.passed:
