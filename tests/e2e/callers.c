@@ -47,7 +47,10 @@ int caller_run(CUdeviceptr program)
 
 #else
 
-static int run(const char *path, bool all_flags)
+/* The program's last call of the runtime before those of the library. */
+enum before { MALLOC, HOST_ALLOC, MALLOC_HOST, CALLS };
+
+static int run(const char *path, enum before before)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL), *own, *host;
     __typeof__(&caller_run) function;
@@ -55,7 +58,8 @@ static int run(const char *path, bool all_flags)
     if (!library || !(function = (__typeof__(&caller_run))dlsym(library, "caller_run")) || cudaMalloc(&own, 100000))
         return 1;
     /* The library's calls are its own, whichever of the program's came before. */
-    if (all_flags ? cudaHostAlloc(&host, 4096, cudaHostAllocPortable) : cudaMallocHost(&host, 4096))
+    if ((before == HOST_ALLOC && cudaHostAlloc(&host, 4096, cudaHostAllocPortable)) ||
+        (before == MALLOC_HOST && cudaMallocHost(&host, 4096)))
         return 1;
     return function((uintptr_t)own) || cudaFree(own) || cudaMalloc(&own, 100000);
 }
@@ -67,7 +71,7 @@ int main(int argc, char **argv)
         int status;
 
         if (child == 0)
-            return run(argv[i], i % 2);
+            return run(argv[i], (enum before)(i % CALLS));
         if (child < 0 || waitpid(child, &status, 0) != child || status) {
             printf("%s: %s\n", argv[i], dlerror());
             return 1;

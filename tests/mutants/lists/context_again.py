@@ -40,4 +40,6 @@ MUTANTS = [
         ("id = active && context->id ?", "id = active ?")]),
     Mutant("a context is numbered at the first attempt or never", ["shim_context"], [
         ("if (result) /* asked again: a context without a number", "if (false) /* asked again: a context without a number")]),
+    Mutant("errno is lost where captures of dead threads are looked for", ["shim_capture"], [
+        ("errno = saved; return is;", "(void)saved; return is;", "is_of_dead_thread")]),
 ]

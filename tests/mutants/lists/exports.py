@@ -277,4 +277,10 @@ MUTANTS = [
          "hazard_foreign_access(parameters->memset.dst, w->stream); __attribute__((fallthrough));")]),
     Mutant("vmm: memory that the program retains is not kept", ["vmm_kept / Kept.test_memory_that_the_program_retains_is_kept"], [
         ("if (!result && cache && caller_is_outside(caller_of(CALLER)))", "if (!result && cache)", "cuMemRetainAllocationHandle")]),
+    Mutant("api: a call for tickets loses errno", ["shim_api"], [
+        ("errno = call->error;", "")]),
+    Mutant("a call that a device refuses is made again after another device's idle memory has gone", ["shim_refused"], [
+        ("(serve_release(device, \"oom\") ||", "(serve_release(0, \"oom\") ||")]),
+    Mutant("a library's call counts as the program's whose cudaMalloc the runtime served before", ["callers"], [
+        ("error = real_runtime(cudaMalloc, CALLER)(ptr, size); serve_call_from(NULL);", "error = real_runtime(cudaMalloc, CALLER)(ptr, size);")]),
 ]

@@ -93,4 +93,6 @@ MUTANTS = [
         ("(void)idle_find(pool, 0, NULL, NULL, &stamp);", "(void)idle_find(pool, 1, NULL, NULL, &stamp);")]),
     Mutant("virtual memory: addresses that the program has are freed", ["vmm_cache"], [
         ("if (!b->own_range && !kept)", "if (!kept)")]),
+    Mutant("virtual memory: access for no location is granted", ["vmm_cache"], [
+        ("b->size == size && may_serve && count;", "b->size == size && may_serve;")]),
 ]

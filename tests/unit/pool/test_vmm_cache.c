@@ -170,6 +170,17 @@ CASE(test_access_to_a_part)
     assert_int_equal(side->driver->taken, 0);
 }
 
+/* A call that names no location, or more than are known, is the driver's. */
+CASE(test_access_of_nobody)
+{
+    const struct vmm_access access = {.location = 1, .id = 0, .flags = 3};
+    struct buffer a = take(side, UNIT);
+
+    assert_true(vmm_cache_set_access(side->cache, a.addr, UNIT, &access, 1, true));
+    assert_false(vmm_cache_set_access(side->cache, a.addr, UNIT, &access, 0, true));
+    give(side, &a);
+}
+
 /* All that is kept among these addresses, not the first of it alone. */
 CASE(test_settle_range)
 {

@@ -122,7 +122,9 @@ READY_CASE(test_dead_thread)
     assert_true(capture_active_now());
     assert_int_equal(closed(), 2);
     fake.dead_threads = true;
+    errno = 123;
     assert_true(capture_active_now());
+    assert_int_equal(errno, 123); /* of the program, whose request has asked */
     assert_int_equal(closed(), 1);
     end(s0);
     elsewhere(begin_per_thread, NULL);

@@ -231,6 +231,27 @@ READY_CASE(test_mark, .environment = ORDERED)
     assert_int_equal(strlen(fake.traced), strlen("mark:\"text\":\"\"\n") + 383); /* as much as there is room for */
 }
 
+static CUresult refuses(void)
+{
+    errno = EIO;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* The driver may change errno, which is the program's. */
+READY_CASE(test_errno_of_the_driver, .environment = ORDERED)
+{
+    fake.driver.cuMemAddressReserve = (void *)refuses;
+    fake.driver.cuMemAddressFree = (void *)refuses;
+    fake.driver.cuMemMap = (void *)refuses;
+    fake.driver.cuMemUnmap = (void *)refuses;
+    fake.driver.cuMemSetAccess = (void *)refuses;
+    fake.driver.cuMemRelease = (void *)refuses;
+    fake.driver.cuDeviceGetUuid_v2 = (void *)refuses;
+    errno = 123;
+    assert_int_equal(cupool_lib_reserve(MIB, &result), -ENOMEM);
+    assert_int_equal(errno, 123);
+}
+
 /* Why a device is not paused is said, and returned. */
 READY_CASE(test_pause, .environment = ORDERED)
 {

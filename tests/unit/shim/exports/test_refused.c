@@ -204,6 +204,33 @@ ISOLATED_CASE(test_again_on_device, .environment = ORDERED)
     assert_int_equal(tries, 2);
 }
 
+static CUresult next_refused_once(CUcontext *context, CUdevice device)
+{
+    *context = fake_context(0);
+    return tries++ ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Idle memory of the device that lacks some goes back, and that of another one is of no use to it. */
+ISOLATED_CASE(test_idle_of_the_device, .environment = ORDERED " CUPOOL_NEIGHBOURS=0")
+{
+    struct context *context;
+    CUcontext made;
+    uint64_t addr;
+
+    fake_start();
+    fake.devices = 2;
+    process_start();
+    fake_current(fake_context(1));
+    context = context_current(&fake.driver);
+    assert_int_equal(pool_alloc(context->pool, MIB, &addr), 0);
+    assert_int_equal(pool_free(addr), 0);
+    fake_current(fake_context(0));
+    fake.next_of[REAL_cuDevicePrimaryCtxRetain] = (void *)next_refused_once;
+    assert_int_equal(cuDevicePrimaryCtxRetain(&made, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    tries = 0;
+    assert_int_equal(cuDevicePrimaryCtxRetain(&made, 1), CUDA_SUCCESS);
+}
+
 /* Where a ticket's block is to be opened is not said; and in a call of the library's own tickets are none. */
 ISOLATED_CASE(test_ticket, .environment = ORDERED)
 {
