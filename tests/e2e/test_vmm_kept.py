@@ -135,6 +135,10 @@ class Kept(Base):
     def test_memory_that_nccl_exports_is_not_kept(self) -> None:
         self.assertEqual(self.both("by_nccl").counts["cuMemCreate"], 2)
 
+    def test_memory_that_nccl_has_a_handle_of_is_not_kept(self) -> None:
+        """It is NCCL's as long as that has the handle, and the program's next buffer is another one."""
+        self.assertEqual(self.both("held_by_nccl").counts["cuMemCreate"], 2)
+
     def test_addresses_that_are_asked_for_again(self) -> None:
         self.assertEqual(self.made(self.both("there"))[4:], [1, 1, 2])
 

@@ -475,6 +475,7 @@ int main(int argc, char **argv)
                  {"within", asked_from_within},
                  {"called_back", called_back},
                  {"by_nccl", exported_by_nccl},
+                 {"held_by_nccl", held_by_nccl},
                  {"there", at_its_addresses},
                  {"pause", pause_device}};
     size_t total;

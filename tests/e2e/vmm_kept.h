@@ -42,6 +42,11 @@ void asked_from_within(void);
 CUmemGenericAllocationHandle nccl_shares(CUdeviceptr at);
 /* NCCL exports a buffer, which the program then gives up. */
 void exported_by_nccl(void);
+/* vmm_retains.c: NCCL's handle of what is mapped there, 0: the call has failed; and back. */
+CUmemGenericAllocationHandle nccl_retains(CUdeviceptr at);
+CUresult nccl_releases(CUmemGenericAllocationHandle own);
+/* The program gives a buffer up while NCCL has a handle of its memory. */
+void held_by_nccl(void);
 /* The program asks for a second reference, and gives it back before the memory. */
 void retained(void);
 /* New addresses where those are that the program has given up. */

@@ -169,6 +169,20 @@ void exported_by_nccl(void)
     give(&c);
 }
 
+void held_by_nccl(void)
+{
+    struct buffer b = take(UNIT), c;
+    const CUmemGenericAllocationHandle own = nccl_retains(b.at);
+
+    give(&b);
+    c = take(UNIT);
+    info(); /* both */
+    OK(nccl_releases(own));
+    info();
+    give(&c);
+    info();
+}
+
 void at_its_addresses(void)
 {
     struct buffer b = take(UNIT);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vmm_retains.c - a library that exports the program's virtual memory by its address, as NCCL does. Its name makes what
- * it calls NCCL's own. */
+/* vmm_retains.c - a library that retains the program's virtual memory by its address and exports it, as NCCL does. Its
+ * name makes what it calls NCCL's own. */
 #include "vmm_kept.h"
 
 __attribute__((visibility("default"))) CUmemGenericAllocationHandle nccl_shares(CUdeviceptr at)
@@ -14,4 +14,16 @@ __attribute__((visibility("default"))) CUmemGenericAllocationHandle nccl_shares(
         return 0;
     close(fd);
     return theirs;
+}
+
+__attribute__((visibility("default"))) CUmemGenericAllocationHandle nccl_retains(CUdeviceptr at)
+{
+    CUmemGenericAllocationHandle own;
+
+    return cuMemRetainAllocationHandle(&own, (void *)(uintptr_t)at) ? 0 : own; /* NOLINT(performance-no-int-to-ptr) */
+}
+
+__attribute__((visibility("default"))) CUresult nccl_releases(CUmemGenericAllocationHandle own)
+{
+    return cuMemRelease(own);
 }

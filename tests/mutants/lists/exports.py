@@ -283,4 +283,8 @@ MUTANTS = [
         ("(serve_release(device, \"oom\") ||", "(serve_release(0, \"oom\") ||")]),
     Mutant("a library's call counts as the program's whose cudaMalloc the runtime served before", ["callers"], [
         ("error = real_runtime(cudaMalloc, CALLER)(ptr, size); serve_call_from(NULL);", "error = real_runtime(cudaMalloc, CALLER)(ptr, size);")]),
+    Mutant("vmm: memory that NCCL has a handle of is kept", ["vmm_kept / Kept.test_memory_that_nccl_has_a_handle_of_is_not_kept"], [
+        ("vmm_cache_forget_range(cache, (uintptr_t)ptr, 1); /*", "(void)0; /*")]),
+    Mutant("vmm: a handle that the program retains does not count", ["vmm_kept / Kept.test_memory_that_the_program_retains_is_kept"], [
+        ("vmm_cache_retained(cache, (uintptr_t)ptr, *handle);", "(void)0;")]),
 ]
