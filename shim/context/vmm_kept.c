@@ -261,11 +261,12 @@ uint64_t vmm_kept_bytes(int device)
     return cache ? vmm_cache_kept(cache, device) : 0;
 }
 
-bool vmm_kept_wait(void)
+void vmm_kept_wait(void)
 {
     struct vmm_cache *cache = vmm_kept_existing();
 
-    return cache && vmm_cache_wait(cache);
+    if (cache)
+        vmm_cache_wait(cache);
 }
 
 bool vmm_kept_stats(struct vmm_stats *ret_stats)

@@ -45,8 +45,8 @@ uint64_t vmm_kept_trim(int device);
 void vmm_kept_context_ends(void);
 /* Bytes that are kept of a device, or of all. */
 uint64_t vmm_kept_bytes(int device);
-/* Wait for threads that are giving kept memory back, some calls of the driver long. False: there were none. */
-bool vmm_kept_wait(void);
+/* Wait for threads that are giving kept memory back, some calls of the driver long. */
+void vmm_kept_wait(void);
 /* False: nothing has been kept. */
 bool vmm_kept_stats(struct vmm_stats *ret_stats);
 

@@ -57,9 +57,7 @@ void memory_query_begin(struct memory_query *query)
 
 bool memory_query_again(struct memory_query *query)
 {
-    bool arrives;
-
     serve_collect();
-    arrives = vmm_kept_wait();
-    return (arrives || query->arrivals != serve_arrivals()) && ++query->tries < QUERIES_MAX;
+    vmm_kept_wait(); /* then what has gone back meanwhile counts as an arrival */
+    return query->arrivals != serve_arrivals() && ++query->tries < QUERIES_MAX;
 }

@@ -61,7 +61,7 @@ ISOLATED_OWN(test_settings, settings)
     /* Nothing has been kept: there is nothing to do, and nothing to wait for. */
     assert_int_equal(vmm_kept_trim(0), 0);
     assert_int_equal(vmm_kept_bytes(0), 0);
-    assert_false(vmm_kept_wait());
+    vmm_kept_wait();
     assert_true(vmm_kept_due(0) == UINT64_MAX);
 }
 
