@@ -287,4 +287,6 @@ MUTANTS = [
         ("vmm_cache_forget_range(cache, (uintptr_t)ptr, 1); /*", "(void)0; /*")]),
     Mutant("vmm: a handle that the program retains does not count", ["vmm_kept / Kept.test_memory_that_the_program_retains_is_kept"], [
         ("vmm_cache_retained(cache, (uintptr_t)ptr, *handle);", "(void)0;")]),
+    Mutant("free memory is told while another thread is giving kept memory back", ["shim_vmm_kept"], [
+        ("vmm_kept_wait(); /* then", "(void)0; /* then")]),
 ]

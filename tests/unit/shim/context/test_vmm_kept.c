@@ -253,6 +253,71 @@ ISOLATED_CASE(test_unmapped_during_a_capture, .environment = ON)
     assert_int_equal(releases, 1);
 }
 
+/* --- beside a thread that gives kept memory back --- */
+
+static atomic_bool gives, asked, waits;
+static size_t driver_free = 100 * SIZE;
+static pthread_t giver;
+
+static void *give_back(void *arg)
+{
+    vmm_kept_trim(0);
+    return arg;
+}
+
+static CUresult release_slowly(CUmemGenericAllocationHandle handle)
+{
+    atomic_store(&gives, true);
+    while (!atomic_load(&waits))
+        usleep(10);
+    driver_free += SIZE;
+    return CUDA_SUCCESS;
+}
+
+static int next_info(size_t *free, size_t *total)
+{
+    if (!giver) {
+        assert_int_equal(pthread_create(&giver, NULL, give_back, NULL), 0);
+        while (!atomic_load(&gives))
+            usleep(10);
+    }
+    *free = driver_free;
+    *total = FAKE_CAPACITY;
+    atomic_store(&asked, true);
+    return 0;
+}
+
+static void relaxes(void *arg)
+{
+    if (atomic_load(&asked))
+        atomic_store(&waits, true);
+    usleep(10);
+}
+
+/* Memory on its way back is no longer kept and not yet free: a query waits for it. */
+ISOLATED_CASE(test_free_memory, .environment = ON)
+{
+    CUmemAllocationProp here = usual;
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr ptr = 0;
+    size_t free, total;
+
+    here.location.id = 0;
+    start_calls();
+    fake.relax = relaxes;
+    fake.driver.cuMemRelease = release_slowly;
+    fake.next_of[REAL_cuMemGetInfo_v2] = (void *)next_info;
+    assert_int_equal(cuMemAddressReserve(&ptr, SIZE, 0, 0, 0), CUDA_SUCCESS);
+    assert_int_equal(cuMemCreate(&handle, SIZE, &here, 0), CUDA_SUCCESS);
+    assert_int_equal(cuMemMap(ptr, SIZE, 0, handle, 0), CUDA_SUCCESS);
+    assert_int_equal(cuMemUnmap(ptr, SIZE), CUDA_SUCCESS);
+    assert_int_equal(cuMemRelease(handle), CUDA_SUCCESS);
+    assert_int_equal(cuMemAddressFree(ptr, SIZE), CUDA_SUCCESS);
+    assert_int_equal(cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
+    assert_int_equal(free, 101 * SIZE);
+    assert_int_equal(pthread_join(giver, NULL), 0);
+}
+
 /* After each look at what is kept, the next one is due later: the thread sleeps meanwhile. */
 ISOLATED_CASE(test_the_next_look, .environment = ON)
 {
