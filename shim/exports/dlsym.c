@@ -77,7 +77,7 @@ void *cupool_dlsym_filter(void *handle, const char *name, const void *caller)
         if (strcmp(name, guards[i].name) != 0)
             continue;
         /* A cudart that was loaded after the driver was used initialises itself, perhaps. */
-        next_fill_runtime();
+        next_fill_runtime(caller);
         /* Only if the real function exists; otherwise the caller gets the real dlsym's NULL and its dlerror. */
         return process_hooks_driver() && is_drivers(next(handle, name)) && !is_patcher(caller) ? guards[i].function
                                                                                                : NULL;

@@ -72,21 +72,29 @@ void next_fill(void)
             look_for(i);
 }
 
-void next_fill_runtime(void)
+void next_fill_runtime(const void *caller)
 {
+    void *const *own;
+
     if (!cudart_path())
         return;
+    own = cudart_fill(caller);
     for (unsigned int i = 0; i < REAL_COUNT; i++)
-        if (!real_hooks[i].driver && !atomic_load_explicit(&next[i], memory_order_relaxed))
-            look_for(i);
+        if (!real_hooks[i].driver && !atomic_load_explicit(&next[i], memory_order_relaxed) && !look_for(i) && own)
+            atomic_store_explicit(&next[i], own[i], memory_order_release); /* older libcudarts lack it */
+}
+
+void *next_get(enum real_symbol symbol)
+{
+    void *function = atomic_load_explicit(&next[symbol], memory_order_acquire);
+
+    return function ? function : look_for(symbol);
 }
 
 void *real_find(enum real_symbol symbol)
 {
-    void *function = atomic_load_explicit(&next[symbol], memory_order_acquire);
+    void *function = next_get(symbol);
 
-    if (!function)
-        function = look_for(symbol);
     if (function)
         return function;
     /* Not cached: the library may be loaded later. */

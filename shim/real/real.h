@@ -80,8 +80,9 @@ void *real_nccl_find(enum real_nccl_symbol symbol, const void *caller);
 /* True if an object is loaded whose file name begins with name. */
 bool real_is_loaded(const char *name);
 /* Find the functions of a cudart that has been loaded since; under the loader's locks. A search in a later call might
- * wait for a destructor that waits for that call. */
-void next_fill_runtime(void);
+ * wait for a destructor that waits for that call. caller: an address in the cudart that initialises itself, if it is
+ * one. */
+void next_fill_runtime(const void *caller);
 
 /* The hook of which this is the driver's own function; REAL_COUNT: none. */
 enum real_symbol real_symbol_of(const void *function);

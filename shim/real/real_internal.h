@@ -21,4 +21,10 @@ extern const struct real_hook real_hooks[REAL_COUNT];
 /* Find the next definitions of all hooks. */
 void next_fill(void);
 
+/* The next definition of a hook; NULL: nothing that is loaded defines it. */
+void *next_get(enum real_symbol symbol);
+
+/* Find all functions of the libcudart that holds this address, by symbol. NULL: none does, or it may be unloaded. */
+void *const *cudart_fill(const void *address);
+
 #endif

@@ -2,16 +2,21 @@
 /*
  * which_cudart.c - which libcudart an object calls, where a process has several; see real_find_for in real.h.
  *
- * Locking: none; the answer of several_cudarts is cached in an atomic word.
+ * Nothing that a call of an initialised libcudart needs asks for the loader's lock (glibc 2.35 and later): the thread
+ * may be one that a destructor or a constructor waits for, which holds it.
+ *
+ * Locking: none; the answer of several_cudarts is cached in an atomic word, and the list of libcudarts only grows.
  */
-#include <dlfcn.h>
 #include <link.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "real/caller.h"
 #include "real/dlsym_next.h"
+#include "real/find_object.h"
 #include "real/loaded.h"
 #include "real/real_internal.h"
 
@@ -31,6 +36,14 @@ static int read_changes(struct dl_phdr_info *info, size_t size, void *arg)
     return 1;
 }
 
+/* A libcudart that has initialised itself. The list only grows, and they stay loaded. */
+struct cudart {
+    const char *name; /* its own, by which objects are linked to it */
+    struct cudart *next;
+    void *functions[REAL_COUNT]; /* NULL: it lacks the function, or the driver has it */
+};
+static _Atomic(struct cudart *) cudarts;
+
 static bool several_cudarts(void)
 {
     static _Atomic(uint64_t) seen;
@@ -47,37 +60,78 @@ static bool several_cudarts(void)
     return known & 1;
 }
 
-/* The name of the libcudart that the object around address was linked to; NULL: none. */
-static const char *cudart_of(const void *address)
+/* The first libcudart's name that an object's dynamic section has behind this tag; NULL: none. */
+static const char *name_in(const struct link_map *map, int64_t tag)
 {
     const char *strings = NULL;
-    struct link_map *map;
-    Dl_info info;
 
-    if (!dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP))
-        return NULL;
     for (const ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++)
         if (d->d_tag == DT_STRTAB)
             strings = (const char *)d->d_un.d_ptr;
     for (const ElfW(Dyn) *d = map->l_ld; strings && d->d_tag != DT_NULL; d++)
-        if (d->d_tag == DT_NEEDED && cudart_is(strings + d->d_un.d_val))
+        if (d->d_tag == tag && cudart_is(strings + d->d_un.d_val))
             return strings + d->d_un.d_val;
     return NULL;
 }
 
+/* The libcudart that holds an address; NULL: none does. */
+static const struct link_map *cudart_at(const void *address)
+{
+    struct found_object found;
+
+    return find_object(address, &found) && found.map->l_name && cudart_is(found.map->l_name) ? found.map : NULL;
+}
+
+static const struct cudart *known_cudart(const char *name)
+{
+    const struct cudart *cudart = atomic_load_explicit(&cudarts, memory_order_acquire);
+
+    while (cudart && strcmp(cudart->name, name) != 0)
+        cudart = cudart->next;
+    return cudart;
+}
+
+void *const *cudart_fill(const void *address)
+{
+    const struct link_map *map = caller_unloads() ? NULL : cudart_at(address);
+    const char *name = map ? name_in(map, DT_SONAME) : NULL;
+    const struct cudart *known = name ? known_cudart(name) : NULL;
+    /* Of two with the same name the loader gives callers the one that was loaded first. */
+    struct cudart *cudart = name && !known && loaded_handle(name) == map ? calloc(1, sizeof(*cudart)) : NULL;
+
+    if (!cudart)
+        return known ? known->functions : NULL;
+    cudart->name = name;
+    for (unsigned int i = 0; i < REAL_COUNT; i++)
+        cudart->functions[i] = real_hooks[i].driver ? NULL : dlsym_real((void *)map, real_hooks[i].name);
+    cudart->next = atomic_load(&cudarts);
+    while (!atomic_compare_exchange_weak(&cudarts, &cudart->next, cudart))
+        ;
+    return cudart->functions;
+}
+
+/* The function of the libcudart that the object around caller was linked to; NULL: that has none. */
+static void *own_function(enum real_symbol symbol, const void *caller)
+{
+    struct found_object found;
+    const char *name = find_object(caller, &found) ? name_in(found.map, DT_NEEDED) : NULL;
+    const struct cudart *known = name ? known_cudart(name) : NULL;
+    void *handle;
+
+    if (known)
+        return known->functions[symbol];
+    handle = name ? loaded_handle(name) : NULL;
+    return handle ? dlsym_real(handle, real_hooks[symbol].name) : NULL;
+}
+
 void *real_find_for(enum real_symbol symbol, const void *caller)
 {
-    void *const first = real_find(symbol);
-    void *handle, *function = NULL;
-    const char *name;
-    Dl_info info;
+    void *const first = next_get(symbol);
+    void *function = NULL;
 
-    /* If the next definition is not libcudart's, another preload stands between us and libcudart, and it decides. */
-    if (!several_cudarts() || !dladdr(first, &info) || !info.dli_fname || !cudart_is(info.dli_fname))
-        return first;
-    name = cudart_of(caller);
-    handle = name ? loaded_handle(name) : NULL;
-    if (handle)
-        function = dlsym_real(handle, real_hooks[symbol].name);
-    return function ? function : first;
+    /* If the next definition is not libcudart's, another preload stands between us and libcudart, and it decides. If
+     * there is none, the libcudart that comes first is too old for this function. */
+    if (several_cudarts() && (!first || cudart_at(first)))
+        function = own_function(symbol, caller);
+    return function ? function : first ? first : real_find(symbol);
 }

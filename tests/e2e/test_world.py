@@ -51,6 +51,14 @@ class Versions(World):
                                      "last:A", "last:B", "reset:B", "alloc:A:1000", "free:A:2", "last:A", "last:B")
                     self.assertIn("huge:B: error 2\nlast:A: 0\nlast:B: 2\n", done.out)
 
+    def test_a_function_that_the_first_cudart_lacks(self) -> None:
+        """Natively a plugin calls its own cudart, however old the one is that came before."""
+        for flags in ("l", "g"):
+            for started in ([], ["start:B"]):
+                with self.subTest(flags=flags, started=started):
+                    done = self.same(load("A", "12", flags), "start:A", load("B", "13", flags), *started, "graph:B", "last:B", "last:A")
+                    self.assertEqual(done.out, "graph:B: 0\nlast:B: 0\nlast:A: 0\n")
+
     def test_a_cudart_out_of_a_wheel(self) -> None:
         """Its name has a hash in it."""
         for flags in ("l", "g", "lz"):
@@ -94,9 +102,18 @@ class Plugins(World):
         for first in ("driver", "static", None):
             for kind in ("13", "static"):
                 for call in ("Alloc", "Free", "Reset"):
-                    with self.subTest(first=first, kind=kind, call=call):
-                        before = [load("A", first), "start:A", "alloc:A:1000"] if first else []
-                        self.same(*before, load("B", kind), "start:B", f"leave:B:{call}", "unload:B", CUPOOL_LOG_LEVEL="error")
+                    self.leaves_in_a_thread(first, kind, call)
+
+    def leaves_in_a_thread(self, first: "str | None", kind: str, call: str) -> None:
+        with self.subTest(first=first, kind=kind, call=call):
+            before = [load("A", first), "start:A", "alloc:A:1000"] if first else []
+            self.same(*before, load("B", kind), "start:B", f"leave:B:{call}", "unload:B", CUPOOL_LOG_LEVEL="error")
+
+    def test_a_thread_that_calls_the_second_cudart(self) -> None:
+        """And a destructor waits for it: no search for the cudart that the call belongs to may wait for the destructor."""
+        for kinds in ("12 13", "13 12", "11 13"):
+            for call in ("Alloc", "Free", "Reset", "Graph"):
+                self.leaves_in_a_thread(*kinds.split(), call)
 
     def test_many_times(self) -> None:
         rounds = [c for _ in range(20) for c in (load("A", "static"), "start:A", "churn:A:5:300000", "unload:A", load("A", "12"),

@@ -12,7 +12,8 @@
  *   churn:X:TIMES:SIZE   allocate, check, free; blocks of varying size
  *   huge:X    a request that no GPU can serve                  last:X  print and clear the last error
  *   reset:X                                                    count:NAME  the stand-in's count of a driver function
- *   leave:X:CALL   alloc, free or reset: what a destructor of the module calls; Alloc, ...: in a thread
+ *   graph:X   a capture into a graph, by a call that CUDA 12.0 lacks
+ *   leave:X:CALL   alloc, free, reset or graph: what a destructor of the module calls; Alloc, ...: in a thread
  *   write:FILE     open FILE, print its descriptor, write a line
  *   clearenv  from here on the environment is empty
  *   seccomp   from here on no file is opened, no socket, thread or process made: each fails with EPERM
@@ -300,6 +301,8 @@ static void command(char **field)
         printf("last:%c: %d\n", module, api_of(module)->last());
     } else if (IS("reset")) {
         said("reset", module, api_of(module)->reset());
+    } else if (IS("graph")) {
+        printf("graph:%c: %d\n", module, api_of(module)->graph());
     } else if (IS("leave")) {
         api_of(module)->leave(field[2][0]);
     } else if (IS("count")) {

@@ -14,7 +14,8 @@ struct world_api {
     int (*last)(void);  /* cudaGetLastError */
     int (*device)(int ordinal);
     int (*reset)(void);
-    void (*leave)(char call); /* how a destructor calls alloc, free or reset: a letter; a capital: in a thread */
+    int (*graph)(void);       /* a capture into a graph, a call that CUDA 12.0 lacks */
+    void (*leave)(char call); /* how a destructor calls alloc, free, reset or graph: a letter; a capital: in a thread */
 };
 
 /* The one symbol that a module exports. */

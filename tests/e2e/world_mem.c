@@ -70,6 +70,27 @@ static int mem_reset(void)
     return rc;
 }
 
+static int mem_graph(void)
+{
+#ifdef WORLD_12_0
+    return (int)cudaErrorNotSupported;
+#else
+    cudaStream_t stream;
+    cudaGraph_t graph = NULL, same;
+    int rc = (int)cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+
+    if (!rc)
+        rc = (int)cudaGraphCreate(&graph, 0);
+    if (!rc)
+        rc = (int)cudaStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, cudaStreamCaptureModeRelaxed);
+    if (!rc)
+        rc = (int)cudaStreamEndCapture(stream, &same);
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream);
+    return rc;
+#endif
+}
+
 #else
 #ifdef WORLD_OLD
 #define __CUDA_API_VERSION_INTERNAL /* the old versions' names and prototypes */
@@ -150,6 +171,11 @@ static int mem_reset(void)
     return (int)cuDevicePrimaryCtxReset_v2(0);
 }
 
+static int mem_graph(void)
+{
+    return 801;
+}
+
 #endif
 
 static char leaves_with;
@@ -171,6 +197,8 @@ static void *leaves_now(void *arg)
         printf("leaves: free %d\n", mem_free(p));
     if (leaves_with == 'r')
         printf("leaves: reset %d\n", mem_reset());
+    if (leaves_with == 'g')
+        printf("leaves: graph %d\n", mem_graph());
     return NULL;
 }
 
@@ -197,6 +225,7 @@ __attribute__((visibility("default"))) const struct world_api *world_module(void
                                          .last = mem_last,
                                          .device = mem_device,
                                          .reset = mem_reset,
+                                         .graph = mem_graph,
                                          .leave = mem_leave};
 
     return &api;
