@@ -59,6 +59,12 @@ class Versions(World):
                     done = self.same(load("A", "12", flags), "start:A", load("B", "13", flags), *started, "graph:B", "last:B", "last:A")
                     self.assertEqual(done.out, "graph:B: 0\nlast:B: 0\nlast:A: 0\n")
 
+    def test_a_preload_in_front_of_two_cudarts(self) -> None:
+        """It gets what the library passes on, whichever cudart the call was meant for."""
+        commands = [load("A", "12", "g"), load("B", "13", "g"), "start:A", "start:B", "huge:B", "huge:A"]
+        done = self.go(WORLD, *commands, preload=f"{LIB}:{BIN / 'libsecond.so'}", CUPOOL_LOG_LEVEL="error")
+        self.assertIn("second: 2 cudaMalloc", done.out + done.err)
+
     def test_a_cudart_out_of_a_wheel(self) -> None:
         """Its name has a hash in it."""
         for flags in ("l", "g", "lz"):

@@ -14,6 +14,17 @@ MUTANTS = [
     Mutant("the runtime's functions are looked for in the middle of a request", ["hang / Hang.test_a_constructor_that_waits_for_a_thread"], [
         ("driver_fill(handle); next_fill();", "driver_fill(handle); (void)next_fill;")]),
 
+    # --- several cudarts ---
+    Mutant("cudarts: the second one's functions are looked for in the middle of a call",
+           ["world / Plugins.test_a_thread_that_calls_the_second_cudart"], [("own = cudart_fill(caller);", "own = NULL;")], 60),
+    Mutant("cudarts: a function that the first one lacks is looked for in the middle of a call",
+           ["world / Plugins.test_a_thread_that_calls_the_second_cudart"], [
+        ("!look_for(i) && own)", "!look_for(i) && false)")], 60),
+    Mutant("cudarts: what the first one lacks none has", ["world / Versions.test_a_function_that_the_first_cudart_lacks"], [
+        ("if (several_cudarts() && (!first || cudart_at(first)))", "if (several_cudarts() && first && cudart_at(first))")]),
+    Mutant("cudarts: another preload in between is passed by", ["world / Versions.test_a_preload_in_front_of_two_cudarts"], [
+        ("if (several_cudarts() && (!first || cudart_at(first)))", "if (several_cudarts())")]),
+
     # --- NCCL ---
     Mutant("NCCL: the program's own objects decide nothing", ["nccl / Registered.test_a_plugin_that_brings_its_own"], [
         ("copy = copy_of(loaded_handle(info.dli_fname)); return copy ? copy : copy_of(loaded_handle(\"libnccl.so.2\"));", "; return copy;")]),
