@@ -77,8 +77,13 @@ static int mem_graph(void)
 #else
     cudaStream_t stream;
     cudaGraph_t graph = NULL, same;
-    int rc = (int)cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    /* The first call of this cudart, perhaps; no graph is an error. */
+    int rc = (int)cudaStreamBeginCaptureToGraph(cudaStreamLegacy, NULL, NULL, NULL, 0, cudaStreamCaptureModeRelaxed);
 
+    if (rc == cudaErrorSharedObjectSymbolNotFound)
+        return rc;
+    cudaGetLastError();
+    rc = (int)cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     if (!rc)
         rc = (int)cudaGraphCreate(&graph, 0);
     if (!rc)
