@@ -107,6 +107,8 @@ MUTANTS = [
         ("has_asked = rc == -ENOMEM;", "has_asked = true;")]),
     Mutant("a parked block whose context goes is released again and again", ["shim_ending"], [
         ("ipc_table_take(addr); /* if its context is gone */", "")]),
+    Mutant("pinned memory: the end of one context makes another one's events anew", ["shim_host_memory"], [
+        ("while (atomic_load(&contexts.entries[i]) != context) i++; return i;", "return i;")]),
     Mutant("pinned memory that cannot be put in order goes to the driver", ["shim_host_memory"], [
         ("rc == -EINVAL ? SERVE_INVALID : rc == -ENOENT ? SERVE_FORWARD : SERVE_FAILED", "rc == -EINVAL ? SERVE_INVALID : SERVE_FORWARD")]),
     Mutant("ipc: the library does not start with an open", ["ipc_beside / Importer.test_an_open_comes_first"], [

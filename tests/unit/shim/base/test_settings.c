@@ -273,6 +273,7 @@ ISOLATED_CASE(test_nearest)
         {"CUPOOL_ACKS", NULL},
         {"CUPOOL_TRACE_", NULL},
         {"STACKS", NULL}, /* words of a name count behind the prefix alone */
+        {"XSTACKS", NULL},
     };
 
     for (size_t i = 0; i < COUNT(rows); i++) {
