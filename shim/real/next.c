@@ -72,16 +72,11 @@ void next_fill(void)
             look_for(i);
 }
 
-void next_fill_runtime(const void *caller)
+void next_fill_or(void *const *others)
 {
-    void *const *own;
-
-    if (!cudart_path())
-        return;
-    own = cudart_fill(caller);
     for (unsigned int i = 0; i < REAL_COUNT; i++)
-        if (!real_hooks[i].driver && !atomic_load_explicit(&next[i], memory_order_relaxed) && !look_for(i) && own)
-            atomic_store_explicit(&next[i], own[i], memory_order_release); /* older libcudarts lack it */
+        if (!real_hooks[i].driver && !atomic_load_explicit(&next[i], memory_order_relaxed) && !look_for(i) && others)
+            atomic_store_explicit(&next[i], others[i], memory_order_release);
 }
 
 void *next_get(enum real_symbol symbol)

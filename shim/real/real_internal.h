@@ -24,7 +24,8 @@ void next_fill(void);
 /* The next definition of a hook; NULL: nothing that is loaded defines it. */
 void *next_get(enum real_symbol symbol);
 
-/* Find all functions of the libcudart that holds this address, by symbol. NULL: none does, or it may be unloaded. */
-void *const *cudart_fill(const void *address);
+/* Find the next definitions of cudart's hooks that have not been found; what nothing else defines is the other
+ * function, unless others is NULL. */
+void next_fill_or(void *const *others);
 
 #endif

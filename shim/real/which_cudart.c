@@ -91,7 +91,8 @@ static const struct cudart *known_cudart(const char *name)
     return cudart;
 }
 
-void *const *cudart_fill(const void *address)
+/* Find all functions of the libcudart that holds this address, by symbol. NULL: none does, or it may be unloaded. */
+static void *const *cudart_fill(const void *address)
 {
     const struct link_map *map = caller_unloads() ? NULL : cudart_at(address);
     const char *name = map ? name_in(map, DT_SONAME) : NULL;
@@ -108,6 +109,12 @@ void *const *cudart_fill(const void *address)
     while (!atomic_compare_exchange_weak(&cudarts, &cudart->next, cudart))
         ;
     return cudart->functions;
+}
+
+void next_fill_runtime(const void *caller)
+{
+    if (cudart_path())
+        next_fill_or(cudart_fill(caller)); /* older libcudarts lack some functions */
 }
 
 /* The function of the libcudart that the object around caller was linked to; NULL: that has none. */

@@ -16,10 +16,10 @@ MUTANTS = [
 
     # --- several cudarts ---
     Mutant("cudarts: the second one's functions are looked for in the middle of a call",
-           ["world / Plugins.test_a_thread_that_calls_the_second_cudart"], [("own = cudart_fill(caller);", "own = NULL;")], 60),
+           ["world / Plugins.test_a_thread_that_calls_the_second_cudart"], [("next_fill_or(cudart_fill(caller));", "(void)cudart_fill; next_fill_or(NULL);")], 60),
     Mutant("cudarts: a function that the first one lacks is looked for in the middle of a call",
            ["world / Plugins.test_a_thread_that_calls_the_second_cudart"], [
-        ("!look_for(i) && own)", "!look_for(i) && false)")], 60),
+        ("!look_for(i) && others)", "!look_for(i) && false)")], 60),
     Mutant("cudarts: what the first one lacks none has", ["world / Versions.test_a_function_that_the_first_cudart_lacks"], [
         ("if (several_cudarts() && (!first || cudart_at(first)))", "if (several_cudarts() && first && cudart_at(first))")]),
     Mutant("cudarts: another preload in between is passed by", ["world / Versions.test_a_preload_in_front_of_two_cudarts"], [
