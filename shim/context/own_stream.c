@@ -51,8 +51,8 @@ void own_stream_busy_end(struct context *context)
     atomic_fetch_sub(&context->streaming, 1);
 }
 
-/* By turns: the thread that synchronises a stream gives its memory back to the device, and to a second one, which would
- * find nothing left to do, that memory would seem to have arrived before it has. */
+/* By turns: the thread that synchronises a stream gives its memory back to the device. A second thread might find
+ * nothing left to do, and take that memory for arrived before it has. */
 static void syncing_begin(struct context *context)
 {
     unsigned int none = 0;
