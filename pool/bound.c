@@ -33,6 +33,10 @@
  * later, and until then a request at the bound has to wait. */
 #define BOUND_QUARTERS 3
 
+/* Of the deferred-free budget as many quarters may be idle beside what a pool without one keeps idle: deferred memory
+ * has to be replaced, but it does not take up the whole budget while blocks are large. */
+#define SLACK_QUARTERS 3
+
 /* The bytes that may be held in addition, because deferred blocks have to be replaced by others. */
 static size_t budget_of(const struct pool *pool)
 {
@@ -59,7 +63,7 @@ static size_t held_max(const struct pool *pool, size_t size, size_t *ret_excess)
     const size_t share = peak / EXCESS_PART, least = pool->config.excess_min;
 
     *ret_excess = share > least ? share : least;
-    return peak + *ret_excess + budget_of(pool) + pool->ghosts.credit;
+    return peak + *ret_excess + budget_of(pool) / 4 * SLACK_QUARTERS + pool->ghosts.credit;
 }
 
 /* True if all memory given back has arrived; *ret_arriving: the bytes that have not. */

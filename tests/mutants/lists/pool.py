@@ -299,7 +299,9 @@ MUTANTS = [
     Mutant("a growing pool hands back more and more that does not arrive", ["policy"], [
         ("has_arrived = arrived(pool, &arriving);", "has_arrived = arrived(pool, &arriving) || true;")]),
     Mutant("a growing pool hands back the deferred-free budget", ["policy"], [
-        ("return peak + *ret_excess + budget_of(pool) +", "return peak + *ret_excess +")]),
+        ("return peak + *ret_excess + budget_of(pool) / 4 * SLACK_QUARTERS +", "return peak + *ret_excess +")]),
+    Mutant("a growing pool keeps as much idle as the whole deferred-free budget", ["policy"], [
+        ("budget_of(pool) / 4 * SLACK_QUARTERS", "budget_of(pool)")]),
     Mutant("the bound: nobody waits for it", ["bound static ordered / append"], [
         ("if (!is_beyond) return false;", "return false;")]),
     Mutant("the bound: what is on its way back does not count", ["bound static ordered / append"], [

@@ -151,7 +151,7 @@ static size_t may_be_held(size_t size, size_t *ret_excess, size_t *ret_bound)
     room = (account.native_peak / 10 + account.run->bound_min) / 16 * 15 + account.run->slack;
     *ret_bound = account.bound = account.native_peak + room;
     *ret_excess = most(peak / 20, account.run->excess_min);
-    max = peak + *ret_excess + account.run->slack + account.credit;
+    max = peak + *ret_excess + account.run->slack / 4 * 3 + account.credit;
     account.used_peak = most(account.used_peak, account.held - account.idle_bytes + account.asked + size);
     max = most(max, account.used_peak);
     return max < account.native_peak + room / 4 * 3 ? max : account.native_peak + room / 4 * 3;
