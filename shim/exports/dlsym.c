@@ -24,33 +24,35 @@
 /* Called by the assembly. */
 void *cupool_dlsym_filter(void *handle, const char *name, const void *caller) __attribute__((visibility("hidden")));
 
-/* The file name of the object that holds a function; NULL: unknown. From glibc 2.35 on without the loader's lock. */
-static const char *file_of(const void *function)
+/* True if the object that holds a function has such a file name. From glibc 2.35 on without the loader's lock. */
+static bool is_in(const void *function, const char *prefix, struct found_object *ret)
 {
-    struct found_object found;
-    const char *path = find_object(function, &found) ? found.map->l_name : NULL;
+    const char *path = find_object(function, ret) ? ret->map->l_name : NULL;
     const char *slash = path ? strrchr(path, '/') : NULL;
 
-    return slash ? slash + 1 : path;
+    return path && strncmp(slash ? slash + 1 : path, prefix, strlen(prefix)) == 0;
 }
 
-/* True if the function is the driver's. A program may define such names itself, in a stand-in or a wrapper. */
+/*
+ * True if the function is the driver's. A program may define such names itself, in a stand-in or a wrapper. It may also
+ * have a second driver in a namespace of its own (dlmopen): our functions would pass its calls to the first one.
+ */
 static bool is_drivers(const void *function)
 {
-    static const char driver[] = "libcuda.so";
-    const char *file = function ? file_of(function) : NULL;
+    struct found_object found;
+    Lmid_t namespace;
 
-    return file && strncmp(file, driver, sizeof(driver) - 1) == 0;
+    return function && is_in(function, "libcuda.so", &found) &&
+           (dlinfo((void *)found.map, RTLD_DI_LMID, &namespace) || namespace == LM_ID_BASE);
 }
 
 /* UCX's libucm overwrites the first bytes of the functions that it finds, to learn where device memory is. It can do so
  * with the driver's alone: where it fails with one, UCX remembers no registrations and asks about each buffer anew. */
 static bool is_patcher(const void *caller)
 {
-    static const char libucm[] = "libucm";
-    const char *file = file_of(caller);
+    struct found_object found;
 
-    return file && strncmp(file, libucm, sizeof(libucm) - 1) == 0;
+    return is_in(caller, "libucm", &found);
 }
 
 static const struct {

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* names.c - prints where look-ups from a library (nextlib.c), the program and the handles of libcuda and of a library
- * of the program's own (own_driver.c) lead; "names driver OWN" adds the last two. */
+ * of the program's own (own_driver.c) lead; "names driver OWN" adds the last two, "names namespace" those of a libcuda
+ * in a namespace of its own. */
 #include <dlfcn.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "nextlib.h"
 
@@ -29,7 +31,8 @@ int main(int argc, char **argv)
     p = dlsym(RTLD_NEXT, "getpid");
     looked_up("program next", "getpid", p);
     if (argc > 1) {
-        void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+        void *driver = strcmp(argv[1], "namespace") == 0 ? dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW)
+                                                         : dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 
         if (!driver)
             return 5;

@@ -10,7 +10,7 @@ import re
 import sys
 import unittest
 
-from e2e import BIN, LIB, Case, app
+from e2e import BIN, LIB, SANITIZE, Case, app
 
 SECOND = BIN / "libsecond.so"
 OVER = BIN / "libdlsym_over.so"
@@ -88,6 +88,14 @@ class Dlsym(Case):
                                    "program libcuda cuGetProcAddress: libcupool.so cuGetProcAddress",
                                    "program libcuda cuGetProcAddress_v2: libcupool.so cuGetProcAddress_v2",
                                    "program default cudaMalloc: libcupool.so cudaMalloc"])
+
+    @unittest.skipIf(SANITIZE != "none", "a second sanitizer would come with the second driver")
+    def test_a_driver_in_a_namespace_of_its_own(self) -> None:
+        """Its functions are its own: the pool's would pass a call for it to another driver, which has no such context."""
+        native, ours = [self.answers(preload, "namespace").replace("libcupool.so cudaMalloc", "libcudart.so.13 cudaMalloc")
+                        for preload in (None, str(LIB))]
+        self.assertIn("\nprogram libcuda cuCtxSynchronize: libcuda.so.1 cuCtxSynchronize", "\n" + native)
+        self.assertEqual(ours, native)
 
     def test_a_library_of_the_programs_own(self) -> None:
         """It may have functions of the driver's names; they are its own."""
