@@ -155,6 +155,8 @@ MUTANTS = [
     Mutant("dlsym answers for RTLD_NEXT", ["next preloaded"], [
         ("if (!name || handle == RTLD_NEXT || handle == RTLD_DEFAULT ||", "if (!name || handle == RTLD_DEFAULT ||")]),
 
+    Mutant("dlsym: a driver in a namespace of its own is the first one", [
+        "interposers / Dlsym.test_a_driver_in_a_namespace_of_its_own"], [("|| namespace == LM_ID_BASE);", "|| true);")]),
     Mutant("dlsym: UCX finds our functions among the driver's", ["world_preloads / Interposers.test_under_its_real_name"], [
         (" && !is_patcher(caller) ? ", " ? ")]),
 
