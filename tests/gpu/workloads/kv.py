@@ -6,9 +6,10 @@
 every step. Prompts have random lengths (64 KiB to 12 MiB a tensor), a finished request makes room for a new one. Each layer of a
 step has a matrix product and the attention of one request, so that results depend on what is in the tensors.
 
-Prints a line of JSON: tokens per second (a token is one request's step); most bytes of live tensors, of what PyTorch says it
-reserved, and of the device's used memory as NVML has it, less what a bare context uses, in MiB; and a checksum of all tensors
-after --check steps, which is the same for every allocator. No other program should use the card.
+Prints a line of JSON: tokens per second (a token is one request's step); most bytes of K and V, of all that PyTorch's
+allocator had handed out and of what it had reserved (with its cache off it counts neither), and of the device's used memory as
+NVML has it, less what a bare context uses, in MiB; and a checksum of all tensors after --check steps, which is the same for
+every allocator. No other program should use the card.
 
 The program does not know cupool, and is no server. Environment variables choose the allocator.
 """
@@ -127,6 +128,7 @@ def main() -> None:
     device.sample()
     print(json.dumps({
         "steps": options.steps, "tokens_per_s": round(REQUESTS * (options.steps - WARM_UP) / seconds), "live_mib": round(live / MIB),
+        "allocated_mib": round(torch.cuda.max_memory_allocated() / MIB),
         "reserved_mib": round(torch.cuda.max_memory_reserved() / MIB), "device_mib": round((device.most - device.start) / MIB),
         "checksum": result}))
 
