@@ -192,8 +192,7 @@ int window_register(ncclComm_t comm, uint64_t addr, size_t size, ncclWindow_t *r
                  : 0;
     }
     nccl_visit_end(&visit);
-    if (!mine.problem)
-        nccl_user_deregistered(comm, ret_window);
+    nccl_user_deregistered(comm, ret_window);
     if (!rc) {
         nccl_user_registered(comm, name_of(window), whole.addr,
                              whole.size); /* it takes the place of the first name, so there is room */

@@ -7,6 +7,8 @@ from mutant import Mutant
 MUTANTS = [
     Mutant("cupool-ctl's socket has its name before it listens", ["ctl / Others.test_one_begins"], [
         ("memcpy(strrchr(first.sun_path, '.'), \".new\", sizeof(\".new\"));", "")]),
+    Mutant("files: another file system's file of the same number is taken for it", ["files_names"], [
+        ("|| st.st_dev != at.st_dev || st.st_ino", "|| st.st_ino")]),
     Mutant("a child by the bare system call writes into the trace", ["vmm / Files.test_a_child"], [
         ("now == PROCESS_ACTIVE ? !process_is_foreign() : now == PROCESS_NEW", "now == PROCESS_ACTIVE || now == PROCESS_NEW")]),
     Mutant("ipc: a descriptor that does not fit is not missed", ["switch / Wrong.test_without_descriptors"], [

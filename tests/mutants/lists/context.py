@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("a context's entry has what the last one knew of its device's free memory", ["shim_context"], [
+        ("atomic_store(&context->free_unsure, false);", ";", "entry_fill")]),
     Mutant("a visit to NCCL asks a driver that is not there", ["shim_nccl_memory"], [
         ("visit->relaxed = visit->driver && capture_mode_relax(", "visit->relaxed = capture_mode_relax(")]),
     Mutant("whether memory is NCCL's is asked of a driver that is not there", ["shim_nccl_memory"], [

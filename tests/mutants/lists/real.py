@@ -11,6 +11,7 @@ MUTANTS = [
          "if (!lock_try(&real.lock)) return NULL;")], 60),
     Mutant("callers: a class is remembered while a library goes", ["caller"], [
         ("if (!atomic_load(&unloading) && atomic_load(&generation) == now)", "if (atomic_load(&generation) == now)")]),
+    Mutant("a dlclose without the real one has another answer", ["caller"], [("return -1;", "return 1;", "dlclose")]),
     Mutant("the runtime's functions are looked for in the middle of a request", ["hang / Hang.test_a_constructor_that_waits_for_a_thread"], [
         ("driver_fill(handle); next_fill();", "driver_fill(handle); (void)next_fill;")]),
 

@@ -19,6 +19,8 @@ MUTANTS = [
         ("return allocs ? digits_tenths(hits * 1000, allocs) : 0;", "return digits_tenths(hits * 1000, allocs + !allocs) + !allocs;")]),
     Mutant("a request that would fit exactly meets CUPOOL_LIMIT", ["oom_report / Numbers.test_within_the_limit"], [
         ("if (limit && p->held_here + need > limit)", "if (limit && p->held_here + need >= limit)")]),
+    Mutant("a background thread that is the last one waits for itself", ["background"], [
+        ("jobs_end(); atomic_store(&background.state, 3);", "jobs_end();")]),
     Mutant("exit waits for a job that does not end", ["background"], [
         ("== EBUSY && now_ns() < limit)", "== EBUSY)")]),
     Mutant("guard bytes: not looked at where a free does not wait", ["hang / Hang.test_guard_bytes_are_looked_at_where_a_free_does_not_wait"], [

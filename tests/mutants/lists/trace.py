@@ -80,4 +80,6 @@ MUTANTS = [
     Mutant("all events are frequent ones", ["shim_trace", "gaps"], [("if (event->frequent || event->segment)", "if (true)")]),
     Mutant("nothing is said of part of a header that stays", ["shim_trace"], [
         ("log_write(LOG_WARN, \"%.300s has part of a header and is no trace\", trace.path);", ";")]),
+    Mutant("a trace that is given up stays locked where a child has it", ["shim_trace"], [
+        ("file_close(trace.fd, &trace.file, /* done: */ true);", "file_close(trace.fd, &trace.file, /* done: */ false);", "give_up")]),
 ]

@@ -11,6 +11,7 @@
 enum system_failure system_failure;
 int system_error;
 const char *system_removes;
+bool system_mounted;
 unsigned int system_locks;
 int system_old_rename;
 long system_ns;
@@ -114,7 +115,11 @@ int system_stat(const char *path, struct stat *st)
 
 int system_lstat(const char *path, struct stat *st)
 {
-    return fails("lstat") ? -1 : lstat(path, st);
+    const int rc = fails("lstat") ? -1 : lstat(path, st);
+
+    st->st_dev += system_mounted;
+    system_mounted = false;
+    return rc;
 }
 
 ssize_t system_readlink(const char *path, char *to, size_t len)

@@ -50,6 +50,8 @@ extern long system_ns;
 extern int system_old_rename;
 /* Each time that a lock is asked for, another process has removed this file. */
 extern const char *system_removes;
+/* The next look at a name finds the same file's number on another file system, which another process has mounted. */
+extern bool system_mounted;
 /* How often a lock was asked for. */
 extern unsigned int system_locks;
 

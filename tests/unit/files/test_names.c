@@ -23,6 +23,7 @@ struct name {
     int len;              /* of the path, which is d/././t; 0: d/t */
     int flags, device;    /* device: d/t is of this kind */
     bool locked, removed; /* by another process */
+    bool mounted;         /* and another file system for a moment */
     int error, failure;   /* of renameat2; of each call that fails */
     bool swept;           /* each call fails in turn, too */
 };
@@ -59,6 +60,7 @@ static const struct name names[] = {
     {.name = "another device with a link", .link = "/dev/zero"},
     {.name = "to append", .flags = O_APPEND},
     {.name = "removed again and again", .text = OURS, .removed = true},
+    {.name = "the number of another file system's file", .mounted = true},
     {.name = "room for the name less one", .room = 3},
     {.name = "room for the name", .room = 4},
     {.name = "room for a number less one", .text = "x", .room = 5},
@@ -91,6 +93,7 @@ static void prepare(const struct name *name)
         exit(99);
     if (name->removed)
         system_removes = "d/t";
+    system_mounted = name->mounted;
 }
 
 /* d/t, with a folder itself so often in between that the path is as long as that. */

@@ -125,6 +125,7 @@ struct fake {
     unsigned int writes_short;       /* so many write all but the last byte, and the next one nothing */
     bool disk_full;
     bool append_only;             /* files cannot be made shorter */
+    int shortened;                /* another descriptor of the last file that was to be, as a child has it */
     const struct real_nccl *nccl; /* NULL: none is loaded */
     bool comm_locked;             /* a lock may be held over calls, because a communicator's is */
     bool registers;               /* memory is registered with NCCL, says the library */

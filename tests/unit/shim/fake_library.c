@@ -301,6 +301,7 @@ WRAPPED(ssize_t, pwrite64, (int fd, const void *data, size_t len, off_t at))
 
 WRAPPED(int, ftruncate64, (int fd, off_t length))
 {
+    fake.shortened = dup(fd);
     errno = EPERM;
     return fake.append_only ? -1 : __real_ftruncate64(fd, length);
 }

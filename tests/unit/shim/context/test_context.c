@@ -201,6 +201,7 @@ READY_CASE(test_entry_again)
     atomic_store(&context->gave_up[1], 100);
     atomic_store(&context->failed, true);
     atomic_store(&context->undecided, true);
+    atomic_store(&context->free_unsure, true);
     atomic_store(&context->device_free, 1);
     context_bypassed(context);
     gone(0);
@@ -218,7 +219,7 @@ READY_CASE(test_entry_again)
     assert_null(atomic_load(&context->stream));
     assert_int_equal(context->arrived, 100);
     assert_int_equal(context->gave_up[0] + context->gave_up[1] + context->bypassed, 0);
-    assert_false(context->failed || context->undecided || context->primary || context->defers);
+    assert_false(context->failed || context->undecided || context->primary || context->defers || context->free_unsure);
     assert_int_equal(context->device, 1);
     assert_int_equal(context->id, 44);
     assert_int_equal(context->device_free, FAKE_CAPACITY);

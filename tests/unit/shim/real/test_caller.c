@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_caller.c - shim/real/caller.c alone: how long a class is remembered. Which names have which class:
- * tests/e2e/test_callers.py. */
+/* test_caller.c - shim/real/caller.c with shim/exports/dlclose.c: how long a class is remembered. Which names have
+ * which class: tests/e2e/test_callers.py. */
+#include <dlfcn.h>
+
 #include "cases.h"
 #include "real/caller.h"
+#include "real/dlsym_next.h"
 #include "real/object.h"
 
 static const char *path; /* of the object at every address */
@@ -34,4 +37,30 @@ UNIT_CASE(test_unloading)
         if (left)
             caller_unload_end();
     }
+}
+
+static int (*real_close)(void *); /* NULL: the C library has no such function */
+
+void *dlsym_real(void *handle, const char *name)
+{
+    assert_ptr_equal(handle, RTLD_NEXT);
+    assert_string_equal(name, "dlclose");
+    return (void *)(uintptr_t)real_close;
+}
+
+static int closes(void *handle)
+{
+    assert_true(caller_unloads());
+    return handle == &path ? 7 : 0;
+}
+
+/* The exported dlclose does as the real one. Without one nothing is closed. */
+UNIT_CASE(test_dlclose)
+{
+    assert_int_equal(dlclose(&path), -1);
+    assert_false(caller_unloads());
+    real_close = closes;
+    assert_int_equal(dlclose(&path), 7);
+    assert_int_equal(dlclose(&looks), 0);
+    assert_false(caller_unloads());
 }

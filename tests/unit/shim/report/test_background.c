@@ -106,6 +106,13 @@ static void ended_look(void)
         _exit(1);
 }
 
+static atomic_uint rings;
+
+static void ring(void)
+{
+    atomic_fetch_add(&rings, 1);
+}
+
 static unsigned int listen_first(struct pollfd *fds, unsigned int max)
 {
     *fds = (struct pollfd){.fd = FIRST, .events = POLLIN};
@@ -120,7 +127,7 @@ static unsigned int listen_second(struct pollfd *fds, unsigned int max)
 
 const struct background_job background_jobs[] = {
     {.due = never, .tick = tick, .listen = listen_first},
-    {.due = never, .tick = may_stick, .end = end},
+    {.due = never, .tick = may_stick, .ring = ring, .end = end},
     {.due = never, .tick = nothing, .listen = listen_second},
     {0},
 };
@@ -168,6 +175,32 @@ UNIT_CASE(test_exit_waits_with_a_limit)
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
 }
+
+#ifndef __SANITIZE_THREAD__ /* that has a thread of its own */
+/* Runs behind the exit handler, which has found nothing to stop. */
+static void alone_look(void)
+{
+    _exit(atomic_load(&ended) != 1 || atomic_load(&rings));
+}
+
+/* The thread is the last one of the program, so that it ends it: it does not wait for itself. */
+UNIT_CASE(test_last_thread)
+{
+    int status = -1;
+    const pid_t child = fork();
+
+    if (child == 0) {
+        alarm(20);
+        atexit(alone_look);
+        atomic_store(&stuck, true); /* each look at the clock takes a second */
+        if (!background_start())
+            _exit(2);
+        pthread_exit(NULL);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+#endif
 
 /* How often idle memory was looked at, once the thread has been awake some more times. */
 static unsigned int decays_later(void)

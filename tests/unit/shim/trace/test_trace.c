@@ -363,10 +363,12 @@ ISOLATED_CASE(test_limit_is_for_frequent_events, .environment = "CUPOOL_TRACE_LI
     assert_int_equal(unlink(path) | rmdir(folder), 0);
 }
 
-/* A header that was written in part and cannot be taken away makes no trace. */
+/* A header that was written in part and cannot be taken away makes no trace. Its file serves the next run, though a
+ * child still has it. */
 ISOLATED_CASE(test_part_of_a_header)
 {
     char folder[] = "/tmp/cupool-test-XXXXXX", path[64];
+    int fd;
 
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof(path), "%s/t", folder);
@@ -376,6 +378,10 @@ ISOLATED_CASE(test_part_of_a_header)
     __real_trace_open();
     assert_null(trace_path());
     assert_non_null(strstr(fake.said, "/t has part of a header and is no trace"));
+    fd = open(path, O_RDONLY);
+    assert_true(fcntl(fake.shortened, F_GETFD) >= 0);
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+    close(fd);
     assert_int_equal(unlink(path) | rmdir(folder), 0);
 }
 
