@@ -38,6 +38,18 @@ ISOLATED_CASE(test_goes)
     assert_int_equal(fake.relaxes, 0);
 }
 
+/* Threads that wait for an ending go before the next one, which has patience with them, but not for ever. */
+READY_CASE(test_threads_that_wait_on)
+{
+    struct context *found;
+
+    atomic_store(&context_waiters, 1);
+    found = context_leaving(fake_context(0));
+    assert_ptr_equal(found, context);
+    assert_int_not_equal(fake.relaxes, 0);
+    context_gone(found, true);
+}
+
 /* The next one of the device is the only one, and its frees need not wait. */
 READY_CASE(test_goes_alone)
 {

@@ -120,9 +120,12 @@ ISOLATED_CASE(test_captured, .environment = DECAY)
 
     start();
     put(get(LARGE));
+    atomic_fetch_add(&fake.ns, SECOND_NS);
     atomic_store(&capture_count, 1);
     assert_int_equal(serve_host_alloc(0, 1000, (const void *)(uintptr_t)get, &addr), SERVE_FORWARD);
+    assert_int_equal(serve_host_alloc(0, LARGE, (const void *)(uintptr_t)get, &addr), SERVE_FORWARD);
     assert_int_equal(pinned.taken, 1);
+    assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
     atomic_store(&capture_count, 0);
     get(1000);
     assert_int_equal(pinned.taken, 2);
@@ -201,6 +204,26 @@ ISOLATED_CASE(test_a_context_after_another, .environment = DECAY)
     assert_ptr_equal(pooled(4), other);
     put(get(3 * LARGE));
     assert_int_equal(fake.events_made, made + 1);
+}
+
+/* The work of a context that has ended is over, and the driver is not asked about its event. */
+ISOLATED_CASE(test_work_that_has_ended, .environment = DECAY)
+{
+    unsigned int asked;
+    uint64_t addr;
+
+    start();
+    pooled(1);
+    addr = get(LARGE);
+    fake.contexts[1].launched = 1;
+    put(addr);
+    atomic_fetch_add(&fake.ns, SECOND_NS);
+    assert_int_not_equal(get(LARGE), addr);
+    context_gone(context_leaving(fake_context(1)), true);
+    asked = fake_calls(FN(cuEventQuery));
+    atomic_fetch_add(&fake.ns, SECOND_NS);
+    assert_int_equal(get(LARGE), addr);
+    assert_int_equal(fake_calls(FN(cuEventQuery)), asked);
 }
 
 /* The event cannot be recorded: the error is told, and the driver does not get the pool's memory as its own. */
@@ -357,6 +380,40 @@ ISOLATED_CASE(test_not_registered_any_more, .environment = DECAY " CUPOOL_HOST_P
     assert_int_equal(host_populated_free(&fake.driver, addr), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
     assert_int_equal(msync((void *)(uintptr_t)addr, 4096, MS_ASYNC), -1);
     assert_int_equal(errno, ENOMEM);
+}
+
+static CUresult not_in_use(void *p)
+{
+    assert_int_equal(fake.contexts[0].over, fake.contexts[0].launched);
+    return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static void work_ends(void *arg)
+{
+    fake.contexts[0].over = fake.contexts[0].launched;
+}
+
+/* An event is recorded: the next query finds the work over. */
+static void work_is_waited_for(void *arg)
+{
+    fake_before(FN(cuEventQuery), work_ends, NULL);
+}
+
+/* Such memory goes when the program wants it to; the driver would wait for the work that uses its own memory. */
+ISOLATED_CASE(test_populated_beside_work, .environment = DECAY " CUPOOL_HOST_POPULATE=1")
+{
+    uint64_t addr;
+
+    start();
+    fake.driver.cuMemHostRegister_v2 = registered;
+    fake.driver.cuMemHostUnregister = not_in_use;
+    addr = get(256 * MIB);
+    assert_true(host_populated(addr));
+    put(addr);
+    fake.contexts[0].launched = 1;
+    fake_before(FN(cuCtxRecordEvent), work_is_waited_for, NULL);
+    assert_int_equal(host_pool_trim(host_memory_pool(), /* may_wait: */ true), 256 * MIB);
+    assert_false(host_populated(addr));
 }
 
 /* --- nodes --- */

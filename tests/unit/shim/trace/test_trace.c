@@ -132,6 +132,23 @@ ISOLATED_CASE(test_observe)
                                      "bound:\"d\":0,\"held\":3,\"bound\":4,\"us\":7654.3,\"count\":4\n");
 }
 
+static const struct {
+    const char *environment;
+    uint64_t bytes;
+} decays[] = {{"CUPOOL_DECAY=10", 1}, {"CUPOOL_DECAY=0", 3}};
+
+/* For the advice: memory that goes back since it is idle, not since the device is nearly full or the program wants it. */
+ISOLATED_OWN(test_decayed, decays)
+{
+    const __typeof__(decays[0]) *row = *state;
+    struct context *context = context_current(&fake.driver);
+
+    observe_ops.trim(context, 1, 0, "decay");
+    observe_ops.trim(context, 2, 0, "reserve");
+    observe_ops.trim(context, 4, 0, "api");
+    assert_int_equal(observe_decayed(), row->bytes);
+}
+
 /* Is all told of a refusal, or only that there was one? */
 static bool oom_is_told(void)
 {
