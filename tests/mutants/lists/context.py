@@ -5,6 +5,18 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("pinned memory: the work of a context that has ended is not over", ["shim_host_memory"], [
+        ("return atomic_load(&host.lives[entry]) != token->events[entry].life;", "return 0;")]),
+    Mutant("pinned memory: an event is asked about beside a capture", ["shim_host_memory"], [
+        ("captures = capture_active();", "captures = false;", "query_one")]),
+    Mutant("pinned memory: populated memory goes before the work that uses it is over", ["shim_host_memory"], [
+        ("if (!rc) rc = wait_for(NULL, token);", "(void)wait_for;")]),
+    Mutant("memory that goes because little is free counts as decayed", ["shim_trace"], [
+        ('(strcmp(why, "reserve") == 0 && conf', '(strcmp(why, "reserve") == 0 || conf')]),
+    Mutant("an ending waits for ever for threads that wait for another one", ["shim_ending"], [
+        ("i < LET_GO_CALLS && ", "", "ending_begin")]),
+    Mutant("memory that NCCL cannot share backs the pool", ["shim_nccl_memory"], [
+        ("why = \"ncclMemAlloc gives cudaMalloc's memory here\";", "(void)ptr;")]),
     Mutant("a context's entry has what the last one knew of its device's free memory", ["shim_context"], [
         ("atomic_store(&context->free_unsure, false);", ";", "entry_fill")]),
     Mutant("a visit to NCCL asks a driver that is not there", ["shim_nccl_memory"], [

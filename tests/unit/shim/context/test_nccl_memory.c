@@ -89,7 +89,8 @@ static ncclResult_t nccl_alloc_nothing(void **ptr, size_t size)
 }
 
 static const struct real_nccl lacks_free = {.ncclMemAlloc = nccl_alloc}, lacks_alloc = {.ncclMemFree = nccl_free},
-                              gives_nothing = {.ncclMemAlloc = nccl_alloc_nothing, .ncclMemFree = nccl_free};
+                              gives_nothing = {.ncclMemAlloc = nccl_alloc_nothing, .ncclMemFree = nccl_free},
+                              gives_legacy = {.ncclMemAlloc = nccl_alloc, .ncclMemFree = nccl_free};
 
 static const struct none {
     const struct real_nccl *nccl;
@@ -101,7 +102,14 @@ static const struct none {
     {NULL, ncclSuccess, "no NCCL is loaded"},
     {&copy, (ncclResult_t)2, "ncclMemAlloc gives no memory"},
     {&gives_nothing, ncclSuccess, "ncclMemAlloc gives no memory"},
+    {&gives_legacy, ncclSuccess, "ncclMemAlloc gives cudaMalloc's memory here"},
 };
+
+static CUresult legacy(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+    *(unsigned int *)data = attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+    return CUDA_SUCCESS;
+}
 
 ISOLATED_ROWS(test_none, nones, .environment = NCCL)
 {
@@ -109,6 +117,9 @@ ISOLATED_ROWS(test_none, nones, .environment = NCCL)
 
     fake.nccl = row->nccl;
     nccl.result = row->result;
+    nccl.next = 0x600000000000;
+    if (row->nccl == &gives_legacy)
+        fake.driver.cuPointerGetAttribute = legacy;
     assert_false(context_backed_by_nccl(pooled(0)));
     assert_non_null(strstr(fake.said, "2:CUPOOL_BACKEND=nccl is not possible: "));
     assert_non_null(strstr(fake.said, row->why));
