@@ -338,6 +338,23 @@ ISOLATED_CASE(test_the_next_look, .environment = ON)
     assert_true(vmm_kept_due(due) > due);
 }
 
+static bool end_looks;
+
+/* Runs behind the library's destructor, which has no priority. */
+__attribute__((destructor(101))) static void end_look(void)
+{
+    if (end_looks && process_serves())
+        _exit(1);
+}
+
+/* Destructors of the program that run after the library's are served no more. */
+ISOLATED_CASE(test_destructors)
+{
+    process_start();
+    assert_true(process_has_begun() && process_serves());
+    end_looks = true;
+}
+
 /* Once the process has begun to exit, nothing is kept: nobody would make the deferred calls. */
 ISOLATED_CASE(test_exit, .environment = ON)
 {
