@@ -169,6 +169,13 @@ static inline unsigned int fake_calls(size_t function)
 {
     return fake.scripts[function].calls;
 }
+/* As fake_called, at the head of a test's own function, which returns that. */
+#define SCRIPTED(name, ...)                                                                                            \
+    do {                                                                                                               \
+        const CUresult scripted_ = fake_called(FN(name), __VA_ARGS__);                                                 \
+        if (scripted_)                                                                                                 \
+            return scripted_;                                                                                          \
+    } while (0)
 /* From now on the driver lacks a function. */
 void fake_lack(size_t function);
 /* The next skipped calls succeed, and times calls after them fail. */

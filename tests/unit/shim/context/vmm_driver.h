@@ -62,12 +62,6 @@ static unsigned int mappings_count(bool mapped)
         else if (!fits_)                                                                                               \
             return CUDA_ERROR_INVALID_VALUE;                                                                           \
     } while (0)
-#define SCRIPTED(name, ...)                                                                                            \
-    do {                                                                                                               \
-        const CUresult scripted_ = fake_called(FN(name), __VA_ARGS__);                                                 \
-        if (scripted_)                                                                                                 \
-            return scripted_;                                                                                          \
-    } while (0)
 
 static CUresult reserve(CUdeviceptr *ret, size_t size, size_t align, CUdeviceptr addr, unsigned long long flags)
 {
