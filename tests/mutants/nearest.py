@@ -16,6 +16,7 @@ from pathlib import Path
 from tree import HANG_SECONDS, TOP, Tree
 
 SETUP = ["-Db_coverage=true", "-Doptimization=1", "-Ddebug=false", "-Dwerror=false"]
+FIRST_SECONDS = 5  # of the processor: what a unit test costs that comes before the others
 SUITES = ["unit", "rows", "behaviour", "e2e", "info"]  # those that run the library or cupool-info; others are slow, or of scripts and stand-ins
 
 
@@ -45,6 +46,7 @@ class Nearest:
                 self.known[name] = dict(row, key=keys[name])
                 self.file.write_text(json.dumps(self.known))  # at once: to measure all takes long
         self.known = {name: self.known[name] for name in names}
+        self.first = {name for name in chosen(tree, ["unit"]) if name in self.known and self.known[name]["cost"] < FIRST_SECONDS}
 
     @staticmethod
     def _key(tree: Tree, name: str) -> str:
@@ -95,7 +97,8 @@ class Nearest:
     def tests(self, file: str, first: int, last: int, function: str) -> "list[str]":
         """The tests that execute a line from first to last; if no test does, as for macros, those that run the function, else, of a
         header, where there is no function, or of a file that is built without coverage, those that run anything of the file, or of its
-        folder where nothing of it is known. By cost; for a list of hooks first those that call each of its rows."""
+        folder where nothing of it is known. Unit tests that cost little first, which look at more than a program's results, then by cost;
+        for a list of hooks before them those that call each of its rows."""
         rows = self.known
         found = [n for n, row in rows.items() if any(first <= line <= last for line in row["lines"].get(file, ()))]
         if not found and function:
@@ -105,7 +108,7 @@ class Nearest:
             folder = file.split("/")[0] + "/"
             found = found or [n for n, row in rows.items() if any(f.startswith(folder) for f in row["lines"])]
         rows_first = file.startswith("shim/hooks/")
-        return sorted(found, key=lambda name: (rows_first and not name.startswith("rows "), self.known[name]["cost"]))
+        return sorted(found, key=lambda name: (rows_first and not name.startswith("rows "), name not in self.first, self.known[name]["cost"]))
 
     def limit(self, name: str) -> float:
         """How long the test may take: several times what it took, on a machine that is busy."""

@@ -15,6 +15,8 @@ MUTANTS = [
         ('(strcmp(why, "reserve") == 0 && conf', '(strcmp(why, "reserve") == 0 || conf')]),
     Mutant("an ending waits for ever for threads that wait for another one", ["shim_ending"], [
         ("i < LET_GO_CALLS && ", "", "ending_begin")]),
+    Mutant("neighbours can ask where the setting says that they cannot", ["shim_refused"], [
+        ("& bit) && are_asked() &&", "& bit) &&", "neighbours_begin")]),
     Mutant("memory that NCCL cannot share backs the pool", ["shim_nccl_memory"], [
         ("why = \"ncclMemAlloc gives cudaMalloc's memory here\";", "(void)ptr;")]),
     Mutant("a context's entry has what the last one knew of its device's free memory", ["shim_context"], [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("destructors behind the library's are served", ["shim_vmm_kept"], [("process_end();", ";", "finish")]),
     Mutant("a free that fails returns the current context's error", ["world / Errors.test_frees_by_a_thread_in_another_context"], [
         ("(void)context_enter(ret_failed->context, &ret_failed->visit);", "ret_failed->visit = (struct visit){0};")]),
     Mutant("contexts: a free beside an ending context makes calls in it", ["shim_ending"], [

@@ -74,11 +74,11 @@ MUTANTS = [
         ("if (started && len && *data == '\\n')", "if (started && *data == '\\n')")]),
     Mutant("trace: descriptor 0 is none", ["shim_trace"], [
         ("return trace.fd >= 0 ? trace.path : NULL;", "return trace.fd > 0 ? trace.path : NULL;")]),
-    Mutant("the look at the clock leaves descriptor 0 open", ["shim_trace"], [("if (fd >= 0) {", "if (fd >= 1) {", "counter_counts")]),
-    Mutant("the look at the clock leaves its descriptor open", ["shim_trace"], [("close(fd);", "", "counter_counts")]),
-    Mutant("events have the kernel's clock where the counter would do", ["shim_trace"], [
+    Mutant("the look at the clock leaves descriptor 0 open", ["shim_clock"], [("if (fd >= 0) {", "if (fd >= 1) {", "counter_counts")]),
+    Mutant("the look at the clock leaves its descriptor open", ["shim_clock"], [("close(fd);", "", "counter_counts")]),
+    Mutant("events have the kernel's clock where the counter would do", ["shim_clock"], [
         ("return true; return false; }", "return false; return false; }", "counter_counts")]),
-    Mutant("events have the counter where the kernel's clock is unknown", ["shim_trace"], [
+    Mutant("events have the counter where the kernel's clock is unknown", ["shim_clock"], [
         ("if (read(fd, name, sizeof(name) - 1) < 0)", "if (read(fd, name, sizeof(name) - 1) >= 0)")]),
     Mutant("a full ring without a file is waited for", ["shim_trace"], [("while (!record && more &&", "while (!record &&")]),
     Mutant("all events are frequent ones", ["shim_trace", "gaps"], [("if (event->frequent || event->segment)", "if (true)")]),

@@ -6,6 +6,7 @@
 #include "context/arrivals.h"
 #include "context/capture_gate.h"
 #include "context/ipc_table.h"
+#include "context/neighbours.h"
 #include "context/room.h"
 #include "cupool.h"
 #include "exports/memory.h"
@@ -345,6 +346,26 @@ ISOLATED_CASE(test_no_handle, .environment = ORDERED " CUPOOL_REGISTER=0")
     pool_kind_set(context->pool, BACKEND_NCCL, 0, 0);
     assert_int_equal(cuIpcGetMemHandle(&handle, addr), result);
     assert_non_null(strstr(fake.said, ": memory of CUPOOL_BACKEND=nccl has none"));
+}
+
+/* Other processes can ask for a device's memory from its first segment on: a socket for each device. */
+ISOLATED_CASE(test_one_station_for_each_device)
+{
+    struct pollfd fds[4];
+
+    assert_true(neighbours_begin(0));
+    assert_false(neighbours_begin(0));
+    assert_true(neighbours_begin(1));
+    assert_int_equal(neighbours_listen(fds, 4), 2);
+    neighbours_end();
+}
+
+ISOLATED_CASE(test_no_station, .environment = "CUPOOL_NEIGHBOURS=0")
+{
+    struct pollfd fds[4];
+
+    assert_false(neighbours_begin(0));
+    assert_int_equal(neighbours_listen(fds, 4), 0);
 }
 
 /* In a call of the library's own a free on a stream is the driver's, which is asked nothing before. */
