@@ -158,7 +158,7 @@ static int query_one(const struct token *token, unsigned int i)
     if (!captures && !has_ended(token, i))
         result = host.driver->cuEventQuery(token->events[i].event);
     order_slot_give(slot, CUDA_ERROR_NOT_READY);
-    if (result && result != CUDA_ERROR_NOT_READY)
+    if (result != CUDA_ERROR_NOT_READY)
         order_failed(context, result);
     if (context_failed(context))
         result = CUDA_SUCCESS;
@@ -289,7 +289,7 @@ static int give_back(void *arg, const struct host_key *key, uint64_t addr, size_
     context_unpin(context);
     if (result && result != CUDA_ERROR_NOT_READY)
         log_once(LOG_INFO, "pinned memory could not be given back (error %d)", (int)result);
-    return result == CUDA_ERROR_NOT_READY ? -EBUSY : result ? -EIO : 0;
+    return result == CUDA_ERROR_NOT_READY ? -EBUSY : 0;
 }
 
 static void lost(void *arg, const struct host_key *key, uint64_t addr, size_t size)

@@ -15,6 +15,13 @@ MUTANTS = [
         ('(strcmp(why, "reserve") == 0 && conf', '(strcmp(why, "reserve") == 0 || conf')]),
     Mutant("an ending waits for ever for threads that wait for another one", ["shim_ending"], [
         ("i < LET_GO_CALLS && ", "", "ending_begin")]),
+    Mutant("pinned memory: a trim that has waited keeps an event for ever", ["shim_host_memory"], [
+        ("if (token) drop(NULL, token);", "(void)drop;", "wait_for_all")]),
+    Mutant("pinned memory: work of a context without a pool is waited for", ["sweep_pinned"], [
+        ("atomic_store_explicit(&token->events[i].over, true, memory_order_relaxed); if (!atomic_load(&context->handle)",
+         "if (!atomic_load(&context->handle)")]),
+    Mutant("pinned memory: the driver's memory is taken for the pool's", ["sweep_pinned"], [
+        ("host_pool_disown(pool, addr, size);", "(void)size;")]),
     Mutant("neighbours can ask where the setting says that they cannot", ["shim_refused"], [
         ("& bit) && are_asked() &&", "& bit) &&", "neighbours_begin")]),
     Mutant("memory that NCCL cannot share backs the pool", ["shim_nccl_memory"], [

@@ -402,7 +402,8 @@ static void work_is_waited_for(void *arg)
 /* Such memory goes when the program wants it to; the driver would wait for the work that uses its own memory. */
 ISOLATED_CASE(test_populated_beside_work, .environment = DECAY " CUPOOL_HOST_POPULATE=1")
 {
-    uint64_t addr;
+    uint64_t addr, one, two;
+    unsigned int made;
 
     start();
     fake.driver.cuMemHostRegister_v2 = registered;
@@ -414,6 +415,12 @@ ISOLATED_CASE(test_populated_beside_work, .environment = DECAY " CUPOOL_HOST_POP
     fake_before(FN(cuCtxRecordEvent), work_is_waited_for, NULL);
     assert_int_equal(host_pool_trim(host_memory_pool(), /* may_wait: */ true), 256 * MIB);
     assert_false(host_populated(addr));
+    made = fake.events_made;
+    one = get(LARGE);
+    two = get(LARGE);
+    put(one);
+    put(two);
+    assert_int_equal(fake.events_made, made); /* the trim's event serves again */
 }
 
 /* --- nodes --- */

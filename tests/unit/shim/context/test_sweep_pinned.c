@@ -154,6 +154,24 @@ SCENE(pinned_begins, DECAYS)
     tell_pinned();
 }
 
+/* For the library itself; and memory that the driver hands out although the pool has it. */
+SCENE(pinned_wanted, DECAYS)
+{
+    uint64_t addr;
+
+    begin();
+    serve_host_wanted();
+    sweep_say("due=%d", serve_host_due(now()) <= now());
+    addr = take(0, 3 * MIB);
+    serve_host_passed(addr + MIB, KIB);
+    sweep_say("passed");
+    give(addr);
+    serve_host_passed(addr, 3 * MIB);
+    sweep_say("passed");
+    take(0, 3 * MIB);
+    tell_pinned();
+}
+
 static void beside_work(void)
 {
     uint64_t first, second;
@@ -277,6 +295,22 @@ SCENE(pinned_limited, DECAYS " CUPOOL_HOST_LIMIT=8M")
     host.moves = true;
     fake.contexts[0].launched = 3;
     take(0, 6 * MIB);
+    tell_pinned();
+}
+
+/* Of a context without a pool no work is waited for. */
+SCENE(pinned_exempt, DECAYS)
+{
+    uint64_t addr;
+
+    begin();
+    atomic_store(&known(1)->pool, NULL);
+    in(0);
+    addr = take(0, 3 * MIB);
+    fake.contexts[1].launched = 1;
+    give(addr);
+    later(SECOND_NS);
+    take(0, 3 * MIB);
     tell_pinned();
 }
 
