@@ -30,7 +30,8 @@ ISOLATED_CASE(test_which_clock)
     static const struct {
         const char *source;
         bool counts;
-    } rows[] = {{"tsc\n", true}, {"hyperv_clocksource_tsc_page\n", true}, {"tsc", false}, {"hpet\n", false}, {"", false}};
+    } rows[] = {
+        {"tsc\n", true}, {"hyperv_clocksource_tsc_page\n", true}, {"tsc", false}, {"hpet\n", false}, {"", false}};
     const char *const place = "sys/devices/system/clocksource/clocksource0";
     char folder[] = "/tmp/cupool-test-XXXXXX", command[400];
     unsigned int a, b, c, d = 0;
