@@ -5,23 +5,10 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
-    Mutant("pinned memory: the work of a context that has ended is not over", ["shim_host_memory"], [
-        ("return atomic_load(&host.lives[entry]) != token->events[entry].life;", "return 0;")]),
-    Mutant("pinned memory: an event is asked about beside a capture", ["shim_host_memory"], [
-        ("captures = capture_active();", "captures = false;", "query_one")]),
-    Mutant("pinned memory: populated memory goes before the work that uses it is over", ["shim_host_memory"], [
-        ("if (!rc) rc = wait_for(NULL, token);", "(void)wait_for;")]),
     Mutant("memory that goes because little is free counts as decayed", ["shim_trace"], [
         ('(strcmp(why, "reserve") == 0 && conf', '(strcmp(why, "reserve") == 0 || conf')]),
     Mutant("an ending waits for ever for threads that wait for another one", ["shim_ending"], [
         ("i < LET_GO_CALLS && ", "", "ending_begin")]),
-    Mutant("pinned memory: a trim that has waited keeps an event for ever", ["shim_host_memory"], [
-        ("if (token) drop(NULL, token);", "(void)drop;", "wait_for_all")]),
-    Mutant("pinned memory: work of a context without a pool is waited for", ["sweep_pinned"], [
-        ("atomic_store_explicit(&token->events[i].over, true, memory_order_relaxed); if (!atomic_load(&context->handle)",
-         "if (!atomic_load(&context->handle)")]),
-    Mutant("pinned memory: the driver's memory is taken for the pool's", ["sweep_pinned"], [
-        ("host_pool_disown(pool, addr, size);", "(void)size;")]),
     Mutant("neighbours can ask where the setting says that they cannot", ["shim_refused"], [
         ("& bit) && are_asked() &&", "& bit) &&", "neighbours_begin")]),
     Mutant("memory that NCCL cannot share backs the pool", ["shim_nccl_memory"], [
@@ -32,8 +19,6 @@ MUTANTS = [
         ("visit->relaxed = visit->driver && capture_mode_relax(", "visit->relaxed = capture_mode_relax(")]),
     Mutant("whether memory is NCCL's is asked of a driver that is not there", ["shim_nccl_memory"], [
         ("return !driver || !driver->cuPointerGetAttribute ||", "return !driver->cuPointerGetAttribute ||")]),
-    Mutant("pinned memory: a forbidden question changes errno", ["shim_host_memory"], [
-        ("errno = saved;", "(void)saved;", "numa_key")]),
     Mutant("virtual memory is kept while the process exits", ["shim_vmm_kept"], [
         ("return process_serves() && !capture_active() &&", "return !capture_active() &&")]),
     Mutant("ipc: a block that is open is asked for again", ["import"], [
@@ -44,8 +29,6 @@ MUTANTS = [
         ("if (!pins_possible() || is_left_out(context))", "if (is_left_out(context))")]),
     Mutant("a device is paused although NCCL may have registered memory for a graph", ["shim_pause"], [
         ('return keeps ? refuse(-EBUSY, "NCCL may have registered memory for a graph") : 0;', "return keeps ? 0 : 0;")]),
-    Mutant("pinned memory: the pool asks the driver while a stream captures", ["shim_host_memory"], [
-        ("if (capture_active_now()) return -EAGAIN; if (!host_populate(", "if (!host_populate(")]),
     Mutant("a resume that the driver refuses leaves idle memory where it is", ["shim_vmm_memory"], [
         ("if (result == CUDA_ERROR_OUT_OF_MEMORY && device_trim(change->device, NULL))", "if (false)")]),
     Mutant("a refused request is not made again for memory that may be deregistered now", ["shim_memory"], [
@@ -53,8 +36,6 @@ MUTANTS = [
     Mutant("memory of a primary context is deregistered before a cuCtxDestroy that never succeeds",
            ["nccl / Registered.test_memory_of_a_context_whose_end_is_refused"], [
         ("if (context && context->pool && !context->primary)", "if (context && context->pool)")]),
-    Mutant("pinned memory: a token leaves out a context that may end", ["shim_host_memory"], [
-        ("if (!context_pin(context)) return -EBUSY; /* a call of", "if (!context_pin(context)) continue; /* a call of")]),
     Mutant("a thread that can pin nothing pauses nothing and says that it has", ["shim_pause"], [
         ("return pins_possible() ? 0 : refuse(", "return 1 ? 0 : refuse(")]),
     Mutant("addresses of a context that has gone cannot be freed by others", ["shim_ending"], [
@@ -137,10 +118,6 @@ MUTANTS = [
         ("if (!rc && pool_is_suspended(pool)) {", "if (0) {")]),
 
     # --- pinned memory ---
-    Mutant("pinned memory that goes back has no event", ["pinned / Events"], [
-        ("if (result != CUDA_ERROR_NOT_READY) host_observe_freed(", "if (0) host_observe_freed(")]),
-    Mutant("pinned memory that is given back has the time of its call's end", ["shim_host_memory"], [
-        ("trace_segment_at(since, &segment,", "trace_segment_at(now_ns(), &segment,")]),
     Mutant("populated memory goes back while another device's work reads it", ["pinned static populated"], [
         ("if (may_wait && host_populated(addr) && wait_for_all())", "if (0)")]),
     Mutant("populated memory lies on the nodes of the threads that touch it", ["populate / Populate.test_nodes"], [
@@ -155,17 +132,6 @@ MUTANTS = [
         ("if (madvise(start, size, MADV_DONTFORK)) {", "if (0) {")]),
     Mutant("the threads that touch memory take the program's signals", ["populate / Populate.test_signals_are_the_programs"], [
         ("pthread_sigmask(SIG_SETMASK, &before, NULL); for (unsigned int i = 0; i < THREADS", "for (unsigned int i = 0; i < THREADS")]),
-    Mutant("pinned memory of any node and policy is shared", ["pinned / Machine"], [
-        ("numa = numa_key()", "numa = 0")]),
-    Mutant("pinned memory: policies differ by their nodes alone", ["pinned / Machine.test_policies_are_kept_apart"], [
-        ("number = 0xcbf29ce484222325u ^ (uint64_t)mode;", "number = 0xcbf29ce484222325u;")]),
-    Mutant("pinned memory: with a policy, the node of the thread counts", ["pinned / Machine.test_nodes_are_kept_apart"], [
-        ("|| mode == MPOL_DEFAULT) return own_node", "|| mode <= MPOL_BIND) return own_node")]),
-    Mutant("pinned memory goes back beside work of its context", ["shim_host_memory"], [
-        ("if (!capture_active_now() && (may_wait || is_idle(context, entry_of(context)))) {", "if (!capture_active_now()) {")]),
-    Mutant("pinned memory of a context that has ended has no event", ["pinned / Events.test_a_context_takes_its_memory_along"], [
-        ("host_observe_lost(arg, key, addr, size); }", "}")]),
-
     # --- the order of frees ---
     Mutant("ordered: the device does not wait", ["order static ordered / nonblocking", "examples / Same.test_pipeline"], [
         ("is_enough ? driver->cuCtxWaitEvent(context_handle(context), event) :", "is_enough ? CUDA_SUCCESS :")]),

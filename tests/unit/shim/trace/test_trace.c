@@ -137,7 +137,7 @@ static const struct {
     uint64_t bytes;
 } decays[] = {{"CUPOOL_DECAY=10", 1}, {"CUPOOL_DECAY=0", 3}};
 
-/* For the advice: memory that goes back since it is idle, not since the device is nearly full or the program wants it. */
+/* For the advice: memory that goes back because it is idle, not because the device is full or the program wants it. */
 ISOLATED_OWN(test_decayed, decays)
 {
     const __typeof__(decays[0]) *row = *state;

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of shim/context/: pinned memory."""
+from __future__ import annotations
+
+from mutant import Mutant
+
+MUTANTS = [
+    Mutant("pinned memory: the work of a context that has ended is not over", ["shim_host_memory"], [
+        ("return atomic_load(&host.lives[entry]) != token->events[entry].life;", "return 0;")]),
+    Mutant("pinned memory: an event is asked about beside a capture", ["shim_host_memory"], [
+        ("captures = capture_active();", "captures = false;", "query_one")]),
+    Mutant("pinned memory: populated memory goes before the work that uses it is over", ["shim_host_memory"], [
+        ("if (!rc) rc = wait_for(NULL, token);", "(void)wait_for;")]),
+    Mutant("pinned memory: a trim that has waited keeps an event for ever", ["shim_host_memory"], [
+        ("if (token) drop(NULL, token);", "(void)drop;", "wait_for_all")]),
+    Mutant("pinned memory: work of a context without a pool is waited for", ["sweep_pinned"], [
+        ("atomic_store_explicit(&token->events[i].over, true, memory_order_relaxed); if (!atomic_load(&context->handle)",
+         "if (!atomic_load(&context->handle)")]),
+    Mutant("pinned memory: the driver's memory is taken for the pool's", ["sweep_pinned"], [
+        ("host_pool_disown(pool, addr, size);", "(void)size;")]),
+    Mutant("pinned memory: a forbidden question changes errno", ["shim_host_memory"], [
+        ("errno = saved;", "(void)saved;", "numa_key")]),
+    Mutant("pinned memory: the pool asks the driver while a stream captures", ["shim_host_memory"], [
+        ("if (capture_active_now()) return -EAGAIN; if (!host_populate(", "if (!host_populate(")]),
+    Mutant("pinned memory: a token leaves out a context that may end", ["shim_host_memory"], [
+        ("if (!context_pin(context)) return -EBUSY; /* a call of", "if (!context_pin(context)) continue; /* a call of")]),
+    Mutant("pinned memory that goes back has no event", ["pinned / Events"], [
+        ("if (result != CUDA_ERROR_NOT_READY) host_observe_freed(", "if (0) host_observe_freed(")]),
+    Mutant("pinned memory that is given back has the time of its call's end", ["shim_host_memory"], [
+        ("trace_segment_at(since, &segment,", "trace_segment_at(now_ns(), &segment,")]),
+    Mutant("pinned memory of any node and policy is shared", ["pinned / Machine"], [
+        ("numa = numa_key()", "numa = 0")]),
+    Mutant("pinned memory: policies differ by their nodes alone", ["pinned / Machine.test_policies_are_kept_apart"], [
+        ("number = 0xcbf29ce484222325u ^ (uint64_t)mode;", "number = 0xcbf29ce484222325u;")]),
+    Mutant("pinned memory: with a policy, the node of the thread counts", ["pinned / Machine.test_nodes_are_kept_apart"], [
+        ("|| mode == MPOL_DEFAULT) return own_node", "|| mode <= MPOL_BIND) return own_node")]),
+    Mutant("pinned memory goes back beside work of its context", ["shim_host_memory"], [
+        ("if (!capture_active_now() && (may_wait || is_idle(context, entry_of(context)))) {", "if (!capture_active_now()) {")]),
+    Mutant("pinned memory of a context that has ended has no event", ["pinned / Events.test_a_context_takes_its_memory_along"], [
+        ("host_observe_lost(arg, key, addr, size); }", "}")]),
+]
