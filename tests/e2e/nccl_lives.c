@@ -133,7 +133,9 @@ static void met_when_ready(void)
     NC(ncclGroupStart());
     operation(comm = stranger());
     EXPECT(was_met(comm), "ncclGroupStart", "nobody is met in a group");
+    NC(ncclGroupStart());
     comm_made(0, 2);
+    NC(ncclGroupEnd()); /* an inner one: it is not ready before the outer one's end */
     operation(comm = stranger());
     EXPECT(calls_of("ncclCommCount", comm) == 0, "ncclCommInitRank", "its group meets others");
     NC(ncclGroupEnd());
@@ -298,7 +300,7 @@ static void end_too_early(const struct use *row)
     }
 }
 
-/* In a group they end with that. */
+/* In a group they end with that, not with one inside it. */
 static void end_in_group(const struct use *row)
 {
     const ncclComm_t comm = registered();
@@ -306,6 +308,8 @@ static void end_in_group(const struct use *row)
     NC(ncclGroupStart());
     operation(comm);
     NC(row->call(comm));
+    NC(ncclGroupStart());
+    NC(ncclGroupEnd());
     free_elsewhere();
     EXPECT(!is_freed(), row->name, "memory goes before the group has ended");
     NC(ncclGroupEnd());

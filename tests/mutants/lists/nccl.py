@@ -83,4 +83,10 @@ MUTANTS = [
         ("if (context && context->pool && !context->primary) context_events.context_ends(context);", "")]),
     Mutant("a deregistration that fails is not told", ["nccl / Wrong.test_deregistration_fails"], [
         ('if (result) log_once(LOG_WARN, "NCCL did not deregister', 'if (false) log_once(LOG_WARN, "NCCL did not deregister')]),
+    Mutant("NCCL: a communicator made in a group is asked at the end of an inner one", ["nccl_rows / Rows.test_made"], [
+        ("made_in_group = made_in_group && nccl_reg_group_depth();", "made_in_group = false;")]),
+    Mutant("NCCL: a communicator that a group ends is gone at the end of an inner one", ["nccl_rows / Rows.test_ends"], [
+        ("while (ending && !nccl_reg_group_depth())", "while (ending)")]),
+    Mutant("used memory: it is waited for while this thread's group is open", ["shim_nccl_calls"], [
+        ("i < UNMAP_TRIES && !nccl_reg_group_depth(); i++", "i < UNMAP_TRIES; i++")]),
 ]

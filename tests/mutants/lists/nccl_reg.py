@@ -116,4 +116,6 @@ MUTANTS = [
         ("segment->owner != owner || segment->claimed || segment->quarantined", "segment->owner != owner || segment->claimed")]),
     Mutant("the entry of a communicator that is gone is cleared twice", ["nccl_locks"], [
         ("if (!atomic_load(&comm->key) && atomic_load(&comm->known)) { reg_counters_add", "if (!atomic_load(&comm->key)) { reg_counters_add")]),
+    Mutant("NCCL: a communicator in the place of another rests because that one has waited in vain", ["nccl_waits"], [
+        ("made->rests = 0;", "")]),
 ]

@@ -135,11 +135,14 @@ CASE(statistics_wait_with_a_limit)
     comm_end(0);
 }
 
-/* An operation waits five seconds for the device; if that was in vain, none does for ten. */
+#define ANEW UINT64_MAX
+
+/* An operation waits five seconds for the device; if that was in vain, none does for ten. A communicator that comes to
+ * the place of another knows nothing of its waits. */
 CASE(the_device_is_waited_for_now_and_then)
 {
     static const struct {
-        uint64_t passes;
+        uint64_t passes; /* ANEW: the communicator ends first, and another one comes */
         int wait_rc;
         uint64_t waits; /* in milliseconds, so long */
         int rc;
@@ -153,17 +156,27 @@ CASE(the_device_is_waited_for_now_and_then)
         {0, -EBUSY, 5000, NCCL_REG_UNSAFE},
         {10000000000, 0, 5000, 0},
         {0, 0, 5000, 0},
+        {0, -EBUSY, 5000, NCCL_REG_UNSAFE},
+        {ANEW, -EBUSY, 5000, NCCL_REG_UNSAFE},
+        {0, -EBUSY, 0, NCCL_REG_UNSAFE},
     };
 
     comm_new(0, 0, true);
     segment(0, 0);
     for (unsigned int i = 0; i < sizeof(steps) / sizeof(*steps); i++) {
-        const uint64_t before = nccl_fake.waited_ms;
-        const unsigned int waits = nccl_fake.waits;
+        uint64_t before;
+        unsigned int waits;
 
+        if (steps[i].passes == ANEW) {
+            atomic_store(&nccl_fake.wait_rc, 0);
+            comm_end(0);
+            comm_new(0, 0, true);
+        }
+        before = nccl_fake.waited_ms;
+        waits = nccl_fake.waits;
         point_to_point(0, AT(0));
         nccl_fake_finish();
-        later(steps[i].passes);
+        later(steps[i].passes == ANEW ? 0 : steps[i].passes);
         atomic_store(&nccl_fake.wait_rc, steps[i].wait_rc);
         assert_int_equal(collective(0, AT(0), 0), steps[i].rc);
         assert_int_equal(nccl_fake.waits - waits, 1);

@@ -322,6 +322,30 @@ ISOLATED_ROWS(test_usable, usables, .environment = USED)
     assert_int_equal(is.attached, row->used);
 }
 
+/* It is unmapped while a group is open, which would be waited for in vain: nobody waits. */
+ISOLATED_CASE(test_unmapped_in_a_group, .environment = USED)
+{
+    const CUdeviceptr addr = 0x660000000000;
+    const ncclUniqueId id = {{0}};
+    ncclComm_t comm = NULL;
+    uint64_t before;
+
+    nccl_start();
+    nccl_begin();
+    assert_int_equal(ncclCommInitRank(&comm, 2, id, 1), 0);
+    fake_range_add(addr, 2 * MIB, CU_MEMORYTYPE_DEVICE, 0);
+    fake_range_of(addr)->shareable = true;
+    direct_created(77, 2 * MIB);
+    direct_mapped(addr, 2 * MIB, 77);
+    assert_int_equal(ncclGroupStart(), 0);
+    assert_int_equal(reduce(comm, addr, 64), 0);
+    before = now();
+    direct_range_ends(addr, 2 * MIB);
+    assert_int_equal(now(), before);
+    assert_non_null(strstr(fake.said, "go although NCCL has them registered"));
+    assert_int_equal(ncclGroupEnd(), 0);
+}
+
 /* --- windows --- */
 
 /* Memory for the exchange is refused: the pool gives back what is idle, and it is asked for again. */
