@@ -291,4 +291,8 @@ MUTANTS = [
         ("vmm_cache_retained(cache, (uintptr_t)ptr, *handle);", "(void)0;")]),
     Mutant("free memory is told while another thread is giving kept memory back", ["shim_vmm_kept"], [
         ("vmm_kept_wait(); /* then", "(void)0; /* then")]),
+    Mutant("auto: mapped host memory is not seen if it is registered with a further flag", ["rows driver"], [
+        ("if (flags & CU_MEMHOSTALLOC_DEVICEMAP) host_pointer_before(w);", "if (flags == CU_MEMHOSTALLOC_DEVICEMAP) host_pointer_before(w);")]),
+    Mutant("auto: mapped host memory is not seen if it is allocated with a further flag", ["rows driver"], [
+        ("if (flags & CU_MEMHOSTALLOC_DEVICEMAP && serve_watches(caller)", "if (flags == CU_MEMHOSTALLOC_DEVICEMAP && serve_watches(caller)")]),
 ]
