@@ -165,4 +165,11 @@ MUTANTS = [
         ("while (i && sorted->at[i - 1] != mapping && sorted->at[i - 1]->addr == mapping->addr)", "while (0)")]),
     Mutant("ipc: a block is closed after its context has ended", ["import"], [
         ("imports.busy = true; lost_end();", "imports.busy = true;")]),
+    Mutant("memory that could not be sent away: a device that has come meanwhile does not reach it", ["shim_pause"], [
+        ("if (access_give_peers(driver, mapping, peers))", "if (access_give_peers(driver, mapping, peers & 1))")]),
+    Mutant("pinned: no capture waits any more for calls in the slot by which memory has gone back", ["shim_host_memory"], [
+        ("atomic_store(&slot->waits, false); order_slot_give(slot, CUDA_ERROR_NOT_READY); if (result !=",
+         "order_slot_give(slot, CUDA_ERROR_NOT_READY); if (result !=")]),
+    Mutant("ipc: a descriptor stays open each time that a block has been granted too often", ["ipc_table"], [
+        ("if (fd >= 0) file_drop(fd); return IPC_FULL;", "return IPC_FULL;")]),
 ]

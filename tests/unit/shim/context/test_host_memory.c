@@ -265,7 +265,8 @@ ISOLATED_CASE(test_decay_beside_work, .environment = DECAY)
     assert_int_equal(pinned.returned, 1);
 }
 
-/* The driver's free may wait for work that comes after a capture's begin: that does not wait for it for ever. */
+/* The driver's free may wait for work that comes after a capture's begin: that does not wait for it for ever. Whoever
+ * has the slot next is waited for as ever. */
 ISOLATED_CASE(test_a_capture_begins_beside_it, .environment = DECAY)
 {
     start();
@@ -274,6 +275,8 @@ ISOLATED_CASE(test_a_capture_begins_beside_it, .environment = DECAY)
     pinned.captures = true;
     run_for(10 * SECOND_NS);
     assert_int_equal(pinned.returned, 1);
+    for (unsigned int i = 0; i < SLOTS_ALL; i++)
+        assert_false(atomic_load(&pooled(0)->slots[i].waits));
 }
 
 /* The driver keeps it, and the program is told once. */

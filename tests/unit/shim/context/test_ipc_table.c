@@ -415,3 +415,23 @@ UNIT_CASE(test_a_child_closes_what_is_about_to_go)
     assert_false(ipc_table_any());
     free(leaving.segments);
 }
+
+/* One more than a holder gets: the descriptor that was to go with it does not stay open. */
+UNIT_CASE(test_granted_too_often)
+{
+    struct ipc_holder one = {0};
+    unsigned int before;
+    int fd;
+
+    add_described(0);
+    for (unsigned int i = 0; i < HOLDS_MAX; i++) {
+        assert_int_equal(asked(&one, &names[0], &fd).status, IPC_GRANTED);
+        assert_int_equal(close(fd), 0);
+    }
+    before = closed;
+    assert_int_equal(asked(&one, &names[0], &fd).status, IPC_FULL);
+    assert_int_equal(fd, -1);
+    assert_int_equal(closed, before + 1);
+    ipc_table_end(&one);
+    ipc_table_segment_gone(SEGMENT);
+}

@@ -367,6 +367,23 @@ ISOLATED_CASE(test_away, .environment = VMM)
     assert_int_equal(context->device_free, free);
 }
 
+static void device_comes(void)
+{
+    vmm_reach(&fake.driver, 0, 2);
+}
+
+/* A device comes while memory is about to be sent away, and the driver refuses that: the memory has stayed. */
+ISOLATED_CASE(test_stays, .environment = VMM)
+{
+    struct context *context = with_vmm();
+    const uint64_t addr = segment(context);
+
+    vmm.before_unmap = device_comes;
+    fake_fail(FN(cuMemUnmap), CUDA_ERROR_UNKNOWN, 1);
+    assert_int_equal(vmm_send_away(&fake.driver, vmm_find(addr)), CUDA_ERROR_UNKNOWN);
+    assert_true(mapping_at(addr)->access >> 2 & 1);
+}
+
 /* Memory that is exported stays where it is, since when does not matter. */
 static void exported(void *arg)
 {

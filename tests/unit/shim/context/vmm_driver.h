@@ -31,7 +31,7 @@ static struct {
     unsigned int recorded, over; /* events: how many, and how many are over */
     CUresult query;
     unsigned int device_without;
-    void (*on_unmap)(void);
+    void (*before_unmap)(void), (*on_unmap)(void);
 } vmm;
 
 static uint64_t event_at[FAKE_EVENTS];
@@ -121,6 +121,8 @@ static CUresult unmap(CUdeviceptr addr, size_t size)
 {
     struct mapping *at = mapping_at(addr);
 
+    if (vmm.before_unmap)
+        vmm.before_unmap();
     SCRIPTED(cuMemUnmap, "unmap:%#llx,%zu", addr, size);
     NEEDS(at && at->size == size && at->mapped);
     at->mapped = false;
