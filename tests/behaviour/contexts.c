@@ -286,6 +286,35 @@ BT_TEST(fresh_thread_free_async)
     return bt_usable(N);
 }
 
+/* The free that gives a thread the device's own context does so again once another one of its has ended. */
+static int thread_ended_fn(void *arg)
+{
+    void **blocks = arg;
+    CUcontext own, now;
+
+    TRY(bt_context(&own));
+    OK(cudaFree(blocks[0]));
+    OK(cuCtxDestroy(own));
+    OK(cuCtxGetCurrent(&now));
+    CHECK(!now);
+    OK(cudaFree(blocks[1]));
+    OK(cuCtxGetCurrent(&now));
+    CHECK(now);
+    return 0;
+}
+
+BT_TEST(thread_after_a_context)
+{
+    struct bt_thread t;
+    void *blocks[2];
+
+    OK(cudaMalloc(&blocks[0], N));
+    OK(cudaMalloc(&blocks[1], N));
+    TRY(bt_thread_start(&t, thread_ended_fn, blocks));
+    TRY(bt_thread_join(&t));
+    return bt_usable(N);
+}
+
 enum { FRESH_HANDLE, FRESH_FREE, FRESH_DEFAULT, FRESH_PER_THREAD, FRESH_STREAM, FRESH_WAYS };
 
 struct fresh {
