@@ -39,7 +39,7 @@ bool context_trim(unsigned int before)
     if (!driver || driver->cuCtxGetDevice(&device))
         return false;
     /* Memory that could not be deregistered before may go now. */
-    retried = context_events.retry_parked_refused(device);
+    retried = context_events.retry_parked(device);
     return device_trim(device, NULL) || retried || context_arrivals() != before;
 }
 

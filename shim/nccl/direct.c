@@ -365,7 +365,7 @@ void direct_context_gone(const struct context *context)
 
 /* --- again, what could not go --- */
 
-/* The longest time, in milliseconds, that a refused request waits for other threads that are releasing memory. */
+/* The longest time, in milliseconds, that a refused request or a trim waits for other threads that release memory. */
 #define RETRY_WAIT_MS 1000u
 
 /* Threads that are inside nccl_retry_parked; `retries`: this thread is one of them, perhaps in a call of NCCL. */
@@ -408,7 +408,7 @@ size_t nccl_retry_parked(int device)
     return released;
 }
 
-size_t nccl_retry_parked_refused(int device)
+size_t nccl_retry_parked_wait(int device)
 {
     const size_t released = nccl_retry_parked(device);
 

@@ -48,8 +48,7 @@ void direct_context_gone(const struct context *context);
 /* Free memory whose free was deferred because its work could not be waited for, and deregister and release parked
  * segments, of one device or of all (-1). Returns the bytes released. */
 size_t nccl_retry_parked(int device);
-/* As nccl_retry_parked, for a request that the driver has refused: waits also for other threads inside
- * nccl_retry_parked, a second at most. */
-size_t nccl_retry_parked_refused(int device);
+/* As nccl_retry_parked, and waits for other threads inside nccl_retry_parked, a second at most. */
+size_t nccl_retry_parked_wait(int device);
 
 #endif

@@ -125,12 +125,12 @@ WRAPPED(bool, nccl_registers, (void))
     return fake.registers || __real_nccl_registers();
 }
 
-WRAPPED(size_t, nccl_retry_parked_refused, (int device))
+WRAPPED(size_t, nccl_retry_parked_wait, (int device))
 {
     const size_t parked = fake.parked;
 
     fake.parked = 0;
-    return parked ? parked : __real_nccl_retry_parked_refused(device);
+    return parked ? parked : __real_nccl_retry_parked_wait(device);
 }
 
 WRAPPED(int, pool_create, (const struct pool_config *config, struct pool **ret_pool))

@@ -169,6 +169,8 @@ ISOLATED_CASE(test_release, .environment = ORDERED)
     assert_int_equal(far->given, 0);
     assert_int_equal(context_release(CONTEXT_ALL, "test"), 4 * MIB);
     assert_int_equal(far->arrived, 4 * MIB);
+    fake.parked = MIB; /* of the function that waits for other threads */
+    assert_int_equal(context_release(CONTEXT_ALL, "test"), MIB);
 }
 
 ISOLATED_CASE(test_idle_bytes, .environment = ORDERED)
