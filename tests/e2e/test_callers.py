@@ -67,6 +67,18 @@ class Callers(Case):
             self.assertLessEqual(len(why), 1)
         return found
 
+    def test_pinned_memory(self) -> None:
+        """The program asks for none itself before the third library's calls."""
+        for name, verdict in ("libnccl.so.2", "INSIDE"), ("libucm.so.0", "TRANSFER"), ("libcublas.so.13", "MATH"), ("libapp.so", "PROGRAM"):
+            with self.subTest(name):
+                folder = self.folder()
+                paths = [folder / "1.so", folder / "2.so", folder / name]
+                for path in paths:
+                    shutil.copy(BIN / "caller_driver.so", path)
+                done = self.go(BIN / "callers", *paths, CUPOOL_HOST_POOL="1", CUPOOL_TRACE_FILE="%p.jsonl")
+                trace = Trace(done.cwd / f"{done.out.splitlines()[-1].split()[0]}.jsonl")
+                self.assertEqual(len(trace.of("host_alloc")), EFFECTS[verdict][0])
+
     def test_every_name(self) -> None:
         for kind in "driver", "runtime", "static":
             wanted = {name: EFFECTS[verdict] for _, verdict, *names in TABLE for name in names}

@@ -36,6 +36,10 @@ MUTANTS = [
         ("|| mode == MPOL_DEFAULT) return own_node", "|| mode <= MPOL_BIND) return own_node")]),
     Mutant("pinned memory goes back beside work of its context", ["shim_host_memory"], [
         ("if (!capture_active_now() && (may_wait || is_idle(context, entry_of(context)))) {", "if (!capture_active_now()) {")]),
+    Mutant("pinned memory of NCCL's own is pooled", ["callers / Callers.test_pinned_memory"], [
+        ("!conf_get()->host_pool.number || caller_is_outside(caller_of(serve_caller(caller))))", "!conf_get()->host_pool.number)")]),
+    Mutant("a request waits for its own context's work with a limit", ["shim_host_memory"], [
+        ("token->count > 1 ? now_ns() + ORDER_OTHERS_WAIT_NS", "token->count > 0 ? now_ns() + ORDER_OTHERS_WAIT_NS")]),
     Mutant("pinned memory of a context that has ended has no event", ["pinned / Events.test_a_context_takes_its_memory_along"], [
         ("host_observe_lost(arg, key, addr, size); }", "}")]),
 ]

@@ -391,9 +391,26 @@ static CUresult not_in_use(void *p)
     return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static void work_ends(void *arg)
+/* began: NULL, or the work ends three seconds later. */
+static void work_ends(void *began)
 {
-    fake.contexts[0].over = fake.contexts[0].launched;
+    if (!began || now() - *(const uint64_t *)began > 3 * SECOND_NS)
+        fake.contexts[0].over = fake.contexts[0].launched;
+}
+
+/* Natively a free waits for its own context, however long. */
+ISOLATED_CASE(test_work_of_the_only_context, .environment = DECAY " CUPOOL_HOST_LIMIT=4M")
+{
+    uint64_t addr, began;
+
+    start();
+    addr = get(LARGE);
+    fake.contexts[0].launched = 1;
+    put(addr);
+    began = now();
+    fake_before(FN(cuEventQuery), work_ends, &began);
+    get(2 * MIB);
+    assert_int_equal(pinned.returned, 1);
 }
 
 /* An event is recorded: the next query finds the work over. */
