@@ -164,8 +164,9 @@ static inline int cupool_enabled(void)
  * Give the idle segments of a device's pools back to the driver: those without a block handed out; with
  * CUPOOL_ALL_DEVICES those of pinned host memory, too, which belongs to no device. Returns their bytes; -EINVAL: no
  * such device. Returns 0 also while a stream of the process captures, and inside an NCCL group of this thread if memory
- * is registered with NCCL (CUPOOL_REGISTER). May wait for work launched before frees, as cudaFree natively does. Blocks
- * handed out stay where they are. If memory comes from NCCL or is registered with it, call it on all ranks at the same
+ * is registered with NCCL (CUPOOL_REGISTER). May wait for work launched before frees, as cudaFree natively does; and,
+ * where memory is registered with NCCL, a second at most for other threads that release such memory. Blocks handed out
+ * stay where they are. If memory comes from NCCL or is registered with it, call it on all ranks at the same
  * point of the program: the memory of a rank follows from its requests alone, and should be the same on all ranks.
  */
 static inline int64_t cupool_trim(int device)

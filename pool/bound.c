@@ -33,8 +33,8 @@
  * later, and until then a request at the bound has to wait. */
 #define BOUND_QUARTERS 3
 
-/* Of the deferred-free budget as many quarters may be idle beside what a pool without one keeps idle: deferred memory
- * has to be replaced, but it does not take up the whole budget while blocks are large. */
+/* A growing pool may keep so many quarters of the deferred-free budget idle, beside the excess: other blocks stand in
+ * for the deferred ones, but while blocks are large, less than the whole budget is deferred. */
 #define SLACK_QUARTERS 3
 
 /* The bytes that may be held in addition, because deferred blocks have to be replaced by others. */

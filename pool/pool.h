@@ -109,9 +109,9 @@ struct pool_config {
                          is constant */
     /*
      * A growing pool gives idle segments back, first those that will probably not be used for longest, until it holds
-     * no more than peak_live, the deferred-free budget (see below) and the greater of this many bytes and a twentieth
-     * of peak_live. It may hold twice that excess rather than give back a segment of which less than a quarter is too
-     * much; and, within the bound, as much as was in use before. SIZE_MAX / 2: never.
+     * no more than peak_live, three quarters of the deferred-free budget (see below) and the greater of this many bytes
+     * and a twentieth of peak_live. It may hold twice that excess rather than give back a segment of which less than a
+     * quarter is too much; and, within the bound, as much as was in use before. SIZE_MAX / 2: never.
      */
     size_t excess_min;
     /*

@@ -39,7 +39,7 @@ bool context_trim(unsigned int before)
     if (!driver || driver->cuCtxGetDevice(&device))
         return false;
     /* Memory that could not be deregistered before may go now. */
-    retried = context_events.retry_parked(device);
+    retried = context_events.retry_parked_wait(device);
     return device_trim(device, NULL) || retried || context_arrivals() != before;
 }
 
@@ -50,13 +50,13 @@ uint64_t context_release(int device, const char *why)
 
     if (capture_active_now())
         return 0;
-    released = vmm_kept_trim(device);
+    /* First, since it may arrive late: the loop waits for that. */
+    released = context_events.retry_parked_wait(device) + vmm_kept_trim(device);
     for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
         released += pool_trim(context->pool, why);
         arrivals_collect_own(context, ARRIVALS_OTHERS_NS);
     }
-    /* Also memory that could not be released before. */
-    return released + context_events.retry_parked(device);
+    return released;
 }
 
 size_t device_capacity(int device)

@@ -35,9 +35,10 @@ struct context_events {
     void (*closes_left)(void);
     /* A segment has gone with its context. */
     void (*segment_lost)(const struct context *owner, uint64_t addr);
-    /* Deregister and release parked memory of one device, or of all (-1), and wait for other threads that do so, a
-     * second at most. Returns the bytes released. */
+    /* Deregister and release parked memory of one device, or of all (-1). Returns the bytes released. */
     size_t (*retry_parked)(int device);
+    /* As retry_parked, and waits for other threads that do so, a second at most. */
+    size_t (*retry_parked_wait)(int device);
     /* A context that is not primary is about to end; the call that was to end it has not. It is not pinned, and still
      * works. */
     void (*context_ends)(const struct context *context);

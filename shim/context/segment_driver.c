@@ -35,7 +35,7 @@ static CUresult segment_alloc(struct context *context, unsigned int kind, CUdevi
         before = context_arrivals();
         result = backend_source(kind)->get(context, ptr, size);
     } while (result == CUDA_ERROR_OUT_OF_MEMORY &&
-             (context_events.retry_parked(context->device) || device_trim(context->device, context) ||
+             (context_events.retry_parked_wait(context->device) || device_trim(context->device, context) ||
               arrivals_collect_own(context, ARRIVALS_OTHERS_NS) || context_arrivals() != before));
     return result;
 }

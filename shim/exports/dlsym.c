@@ -24,7 +24,8 @@
 /* Called by the assembly. */
 void *cupool_dlsym_filter(void *handle, const char *name, const void *caller) __attribute__((visibility("hidden")));
 
-/* True if the object that holds a function has such a file name. From glibc 2.35 on without the loader's lock. */
+/* True if the file name of the object that holds a function begins with prefix; *ret: that object. From glibc 2.35 on
+ * without the loader's lock. */
 static bool is_in(const void *function, const char *prefix, struct found_object *ret)
 {
     const char *path = find_object(function, ret) ? ret->map->l_name : NULL;

@@ -32,7 +32,7 @@ MUTANTS = [
     Mutant("a resume that the driver refuses leaves idle memory where it is", ["shim_vmm_memory"], [
         ("if (result == CUDA_ERROR_OUT_OF_MEMORY && device_trim(change->device, NULL))", "if (false)")]),
     Mutant("a refused request is not made again for memory that may be deregistered now", ["shim_memory"], [
-        ("retried = context_events.retry_parked(device);", "retried = 0;")]),
+        ("retried = context_events.retry_parked_wait(device);", "retried = 0;")]),
     Mutant("memory of a primary context is deregistered before a cuCtxDestroy that never succeeds",
            ["nccl / Registered.test_memory_of_a_context_whose_end_is_refused"], [
         ("if (context && context->pool && !context->primary)", "if (context && context->pool)")]),
@@ -240,7 +240,9 @@ MUTANTS = [
     Mutant("a context that may be about to end is not waited for", ["api / Beside.test_releases_of_the_context"], [
         ("return true; limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;", "return true; limit = 0;")]),
     Mutant("cupool_trim leaves what could not go before", ["shim_memory", "window"], [
-        ("return released + context_events.retry_parked(device);", "return released;")]),
+        ("released = context_events.retry_parked_wait(device) + vmm_kept_trim(device);", "released = vmm_kept_trim(device);")]),
+    Mutant("cupool_trim does not wait for other threads that release registered memory", ["shim_memory"], [
+        ("released = context_events.retry_parked_wait(device) +", "released = context_events.retry_parked(device) +")]),
     Mutant("NCCL: what a graph has made NCCL register goes", ["nccl / Registered.test_graphs_without_us"], [
         ("if (capture_history_saw(addr) && graphs_register())", "if (false)")]),
     Mutant("NCCL: a segment goes while it is registered", ["nccl / Registered.test_memory_that_goes"], [
