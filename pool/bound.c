@@ -153,7 +153,26 @@ static void excess_unlink(struct pool *pool, const struct allowance *may, size_t
         }
 }
 
-bool release_excess(struct pool *pool, size_t got_for, bool second, bool *alone)
+void bound_refused(struct pool *pool, const struct growth *growth)
+{
+    size_t deferred, native, used;
+
+    if (!growth->raised)
+        return;
+    locks_take(pool);
+    deferred = deferred_bytes(pool);
+    native = native_bytes(pool);
+    native = native > deferred ? native - deferred : 0;
+    used = pool->stats.held - pool->leaving - idle_bytes(pool);
+    native = native > growth->native_peak ? native : growth->native_peak;
+    used = used > growth->used_peak ? used : growth->used_peak;
+    /* Another thread's request may have been refused meanwhile, and this one's peaks from before have that in them. */
+    pool->native_peak = native < pool->native_peak ? native : pool->native_peak;
+    pool->used_peak = used < pool->used_peak ? used : pool->used_peak;
+    locks_give(pool);
+}
+
+bool release_excess(struct pool *pool, size_t got_for, bool second, struct growth *growth)
 {
     const struct release what = {.why = "excess"};
     const size_t size = round_up(got_for, POOL_SEGMENT_UNIT);
@@ -169,10 +188,14 @@ bool release_excess(struct pool *pool, size_t got_for, bool second, bool *alone)
     has_arrived = arrived(pool, &arriving);
     locks_take(pool);
     coalesce_all(pool);
-    if (!second)
+    if (!second) {
         ghosts_update(&pool->ghosts, size, got_for);
+        growth->raised = true;
+        growth->native_peak = pool->native_peak;
+        growth->used_peak = pool->used_peak;
+    }
     room = bound_room(pool, size);
-    grows = block_segment_size(pool, got_for, *alone);
+    grows = block_segment_size(pool, got_for, growth->alone);
     may.bound = pool->native_peak + room;
     may.max = held_max(pool, size, &may.excess);
     /* As much as was in use may stay: the rounding of blocks is no excess, nor is memory that packing saves later. */
@@ -195,7 +218,7 @@ bool release_excess(struct pool *pool, size_t got_for, bool second, bool *alone)
     /* Is that enough now, at least for a segment of one block? */
     arrived(pool, &arriving);
     lock_take(&pool->lock);
-    *alone = *alone || pool->stats.held + arriving + pool->growing + grows > may.bound;
+    growth->alone = growth->alone || pool->stats.held + arriving + pool->growing + grows > may.bound;
     is_beyond = pool->stats.held + arriving + pool->growing + size > may.bound;
     lock_give(&pool->lock);
     return is_beyond;

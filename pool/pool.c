@@ -259,7 +259,7 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
 {
     const struct pool_config *config = &pool->config;
     const size_t size = rounded(requested);
-    bool alone;
+    struct growth growth = {0};
     int rc;
 
     if (config->capacity && requested > config->capacity)
@@ -274,20 +274,21 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
         if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
             return 0;
         /* While the device has little left, a refusal and its consequences cost more than the 2 MiB saved. */
-        alone = config->backend->scarce && config->backend->scarce(config->arg);
-        if (release_excess(pool, size, /* second: */ false, &alone)) {
+        growth.alone = config->backend->scarce && config->backend->scarce(config->arg);
+        if (release_excess(pool, size, /* second: */ false, &growth)) {
             bound_wait(pool);
             pool_flush(pool);
             if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
                 return 0;
-            if (release_excess(pool, size, /* second: */ true, &alone) && config->backend->reclaim)
+            if (release_excess(pool, size, /* second: */ true, &growth) && config->backend->reclaim)
                 config->backend->reclaim(config->arg);
         }
-        rc = grow(pool, size, requested, alone, ret_addr);
+        rc = grow(pool, size, requested, growth.alone, ret_addr);
         if (rc == -ENOMEM)
             rc = alloc_ladder(pool, size, requested, ret_addr);
     }
     if (rc) {
+        bound_refused(pool, &growth);
         lock_take(&pool->lock);
         pool->stats.failed++;
         lock_give(&pool->lock);

@@ -300,6 +300,8 @@ MUTANTS = [
         ("has_arrived = arrived(pool, &arriving);", "has_arrived = arrived(pool, &arriving) || true;")]),
     Mutant("a growing pool hands back the deferred-free budget", ["policy"], [
         ("return peak + *ret_excess + budget_of(pool) / 4 * SLACK_QUARTERS +", "return peak + *ret_excess +")]),
+    Mutant("a refused request lifts the bound for good", ["ladder"], [
+        ("bound_refused(pool, &growth);", "")]),
     Mutant("a growing pool keeps as much idle as the whole deferred-free budget", ["policy"], [
         ("budget_of(pool) / 4 * SLACK_QUARTERS", "budget_of(pool)")]),
     Mutant("the bound: nobody waits for it", ["bound static ordered / append"], [
@@ -309,7 +311,7 @@ MUTANTS = [
         ("is_beyond = pool->stats.held + arriving +", "is_beyond = pool->stats.held +")]),
     Mutant("the bound: a request does not wait for its own frees", ["bound static ordered / append"], [
         ("if (config->backend->reclaim) config->backend->reclaim(config->arg); lock_take(", "lock_take("),
-        ("if (release_excess(pool, size, /* second: */ true, &alone) && config->backend->reclaim) config->backend->reclaim(",
+        ("if (release_excess(pool, size, /* second: */ true, &growth) && config->backend->reclaim) config->backend->reclaim(",
          "if (false) config->backend->reclaim(")]),
     Mutant("a fill is not put in order", ["fill"], [
         ("if (!rc && filled) rc = order->filled(pool->config.arg);", "")]),
@@ -368,9 +370,10 @@ MUTANTS = [
     Mutant("reading the statistics changes where memory lies", ["magazine"], [
         ("stats_copy(pool, ret_stats, &handed); ret", "if (taken) coalesce_all(pool); stats_copy(pool, ret_stats, &handed); ret")]),
     Mutant("growth that was refused first counts twice", ["excess"], [
+        ('#include "grow.h" #include <errno.h> #include "clock.h"', '#include "grow.h"\n#include <errno.h>\n#include "bound.h"\n#include "clock.h"'),
         ("bool entered; int rc; lock_take(&pool->lock); segment_size",
-         "bool entered; int rc; release_excess(pool, size, false, &alone); lock_take(&pool->lock); segment_size"),
-        ("if (release_excess(pool, size, /* second: */ false, &alone)) {", "if (false) {")]),
+         "bool entered; int rc; release_excess(pool, size, false, &(struct growth){.alone = alone}); lock_take(&pool->lock); segment_size"),
+        ("if (release_excess(pool, size, /* second: */ false, &growth)) {", "if (false) {")]),
     Mutant("the limit does not hold", ["ladder", "settings"], [
         ("fits = !limit || ", "fits = true || ")]),
     Mutant("several threads pass the limit together", ["ladder"], [

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_ladder.c - what the pool does when the driver refuses, and when its limit is reached. */
+#include "pool_state.h"
 #include "unit.h"
 
 POOL_CASE(test_refusal_with_idle_segments_gives_them_back_and_succeeds)
@@ -67,6 +68,24 @@ POOL_CASE(test_refusal_does_not_count_as_held)
     assert_int_equal(pool_alloc(env->pool, 1024 * MIB, &addr), -ENOMEM);
     assert_int_equal(stats_of(env->pool).held, 4 * MIB);
     assert_int_equal(stats_of(env->pool).peak_held, 4 * MIB); /* bytes in segments, and there was never more */
+}
+
+/* A program that tries for most of the card, in vain, would otherwise have no bound any more. */
+POOL_CASE(test_refusal_leaves_the_bound_as_it_was)
+{
+    uint64_t addr;
+
+    ENV_WITH(env, excess_min = 32 * MIB);
+    alloc(env->pool, 10 * MIB);
+    env->fake->refuse = true;
+    assert_int_equal(pool_alloc(env->pool, 1024 * MIB, &addr), -ENOMEM);
+    env->fake->refuse = false;
+    assert_int_equal(env->pool->native_peak, 10 * MIB);
+    assert_int_equal(env->pool->used_peak, 10 * MIB);
+    release(alloc(env->pool, 100 * MIB));
+    alloc(env->pool, 120 * MIB);
+    assert_int_equal(stats_of(env->pool).held, 130 * MIB); /* 100 MiB idle would be too much */
+    assert_int_equal(env->pool->native_peak, 130 * MIB);
 }
 
 /* Breaking it would serve this request too, but could keep the rest of it from a later one. */
