@@ -21,7 +21,7 @@ bool device_trim(int device, const struct context *except)
     struct context *other;
     bool any = vmm_kept_trim(device) != 0;
 
-    for (unsigned int i = 0; (other = context_next(&i, device)); context_unpin(other)) {
+    for (unsigned int i = 0; (other = context_next_staying(&i, device)); context_unpin(other)) {
         if (other == except)
             continue;
         any |= pool_trim(other->pool, "oom") != 0;
@@ -30,17 +30,20 @@ bool device_trim(int device, const struct context *except)
     return any;
 }
 
+bool context_trim_on(int device, unsigned int before)
+{
+    /* Memory that could not be deregistered before may go now. */
+    const size_t retried = context_events.retry_parked_wait(device);
+
+    return device_trim(device, NULL) || retried || context_arrivals() != before;
+}
+
 bool context_trim(unsigned int before)
 {
     const struct real_driver *driver = real_driver_get();
     CUdevice device;
-    size_t retried;
 
-    if (!driver || driver->cuCtxGetDevice(&device))
-        return false;
-    /* Memory that could not be deregistered before may go now. */
-    retried = context_events.retry_parked_wait(device);
-    return device_trim(device, NULL) || retried || context_arrivals() != before;
+    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && context_trim_on(device, before);
 }
 
 uint64_t context_release(int device, const char *why)
@@ -52,7 +55,7 @@ uint64_t context_release(int device, const char *why)
         return 0;
     /* First, since it may arrive late: the loop waits for that. */
     released = context_events.retry_parked_wait(device) + vmm_kept_trim(device);
-    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
+    for (unsigned int i = 0; (context = context_next_staying(&i, device)); context_unpin(context)) {
         released += pool_trim(context->pool, why);
         arrivals_collect_own(context, ARRIVALS_OTHERS_NS);
     }

@@ -23,6 +23,9 @@ bool device_trim(int device, const struct context *except);
  * since context_arrivals() returned `before`. */
 bool context_trim(unsigned int before);
 
+/* As context_trim, of another device than the current one. */
+bool context_trim_on(int device, unsigned int before);
+
 /* As context_trim for a device (CONTEXT_ALL: all), at the program's request. Returns the bytes; 0 while a stream
  * captures. */
 uint64_t context_release(int device, const char *why);

@@ -167,7 +167,7 @@ bool context_wait_frees(int device, bool others)
     struct visit visit;
     bool any = false;
 
-    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
+    for (unsigned int i = 0; (context = context_next_staying(&i, device)); context_unpin(context)) {
         any = true;
         /* Entered, so that the queries disturb no capture. */
         if (!context_enter(context, &visit))

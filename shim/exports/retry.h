@@ -76,7 +76,7 @@ static inline bool retry_again_outside(struct retry *retry, CUresult result)
 static inline bool retry_again_on_device(struct retry *retry, CUresult result, CUdevice device)
 {
     return !process_is_inside() && retry_may(result) &&
-           ((retry_first(&retry->gave) && (serve_release(device, "oom") || serve_arrivals() != retry->arrivals)) ||
+           ((retry_first(&retry->gave) && serve_give_back_on(device, retry->arrivals)) ||
             (retry_first(&retry->asked) && serve_ask_on(device)));
 }
 

@@ -118,6 +118,15 @@ static bool kept_again(bool *done, unsigned int arrivals, CUresult result, const
            (vmm_kept_trim(hazard_location_device(&properties->location)) || serve_arrivals() != arrivals);
 }
 
+/* True: make the call again, since the device that lacks memory has some now. It need not be the current one. */
+static bool create_again(struct retry *retry, CUresult result, const CUmemAllocationProp *properties)
+{
+    const int device =
+        result == CUDA_ERROR_OUT_OF_MEMORY && properties ? hazard_location_device(&properties->location) : -1;
+
+    return device >= 0 ? retry_again_on_device(retry, result, device) : retry_again_outside(retry, result);
+}
+
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
                             unsigned long long flags)
 {
@@ -140,7 +149,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     call = pin_begin();
     do
         result = real_next(cuMemCreate)(handle, size, properties, flags);
-    while (kept_again(&gave_kept, retry.arrivals, result, properties) || retry_again_outside(&retry, result));
+    while (kept_again(&gave_kept, retry.arrivals, result, properties) || create_again(&retry, result, properties));
     if (!result && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
         device_free_taken(size);
     if (!result && cache)

@@ -163,22 +163,30 @@ static inline int release_now(int (*release)(uint64_t addr), uint64_t addr)
     return trace_allocs() ? release_traced(release, addr) : release_checked(release, addr);
 }
 
-/* A free while a call is under way that may end a context, perhaps this memory's. Kept out of line, away from the usual
- * path. */
-static __attribute__((noinline, cold)) int release_beside_end(int (*release)(uint64_t addr), uint64_t addr)
+/* Pins the memory; waits while a call is under way that may end its context, not for ever. The caller ends the pin. */
+static struct pins *pin_beside_end(uint64_t addr, enum context_free *ret_may)
 {
     const uint64_t limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;
     struct pins *own = pin_begin(PIN_ADDRESS(addr));
-    enum context_free may;
-    int rc = -ENOENT; /* the context is gone: the driver may have given its addresses to somebody else */
 
     atomic_fetch_add(&context_waiters, 1);
-    for (unsigned int i = 0; (may = context_may_free(addr, limit)) == FREE_WAIT; i++) {
+    for (unsigned int i = 0; (*ret_may = context_may_free(addr, limit)) == FREE_WAIT; i++) {
         pin_end(own);
         lock_relax(i);
         own = pin_begin(PIN_ADDRESS(addr));
     }
     atomic_fetch_sub(&context_waiters, 1);
+    return own;
+}
+
+/* A free while a call is under way that may end a context, perhaps this memory's. Kept out of line, away from the usual
+ * path. */
+static __attribute__((noinline, cold)) int release_beside_end(int (*release)(uint64_t addr), uint64_t addr)
+{
+    enum context_free may;
+    struct pins *own = pin_beside_end(addr, &may);
+    int rc = -ENOENT; /* the context is gone: the driver may have given its addresses to somebody else */
+
     if (may == FREE_NOW)
         rc = release_now(release, addr);
     else if (may == FREE_LATER)
@@ -288,8 +296,9 @@ static enum serve_verdict free_with(int (*release)(uint64_t addr), uint64_t addr
 /* Wait as the free would have. False: it could not, most likely because of an earlier error of the context. */
 static bool parked_wait(uint64_t addr)
 {
-    struct pins *own = pin_begin(PIN_ADDRESS(addr));
-    struct pool *pool = atomic_load_explicit(&contexts_closing, memory_order_acquire) ? NULL : pool_of(addr);
+    enum context_free may;
+    struct pins *own = pin_beside_end(addr, &may);
+    struct pool *pool = may == FREE_NOW ? pool_of(addr) : NULL;
     const bool done = !pool || !order_wait(context_of(pool));
 
     pin_end(own);
@@ -403,6 +412,14 @@ bool serve_give_back(unsigned int before)
 {
     /* Also inside a bypass: giving memory back never comes through our hooks. */
     return process_has_begun() && context_trim(before);
+}
+
+bool serve_give_back_on(int device, unsigned int before)
+{
+    const struct real_driver *driver = process_has_begun() ? real_driver_get() : NULL;
+    CUcontext handle;
+
+    return driver && driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS && context_trim_on(device, before);
 }
 
 bool serve_ask_on(int device)

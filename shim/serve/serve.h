@@ -82,6 +82,8 @@ void serve_context_ended(void);
  * call. True if the call may succeed now. */
 unsigned int serve_arrivals(void);
 bool serve_give_back(unsigned int before);
+/* As serve_give_back, which is for the current device; this needs no current context. */
+bool serve_give_back_on(int device, unsigned int before);
 /* As serve_give_back, of other processes on the current device, for so many bytes (0: not known); or on this device. */
 bool serve_ask(size_t wanted);
 bool serve_ask_on(int device);

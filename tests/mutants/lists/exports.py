@@ -130,7 +130,11 @@ MUTANTS = [
         ("context = leaving(handle); return after_leaving(context, real_next(cuGreenCtxDestroy)(green));",
          "context = NULL; return after_leaving(context, real_next(cuGreenCtxDestroy)(green));")]),
     Mutant("a context that is refused is not asked for again", ["rows driver"], [
-        ('(serve_release(device, "oom") || serve_arrivals() != retry->arrivals)', "serve_arrivals() != retry->arrivals")]),
+        ("&& serve_give_back_on(device, retry->arrivals))", "&& false)")]),
+    Mutant("a capture keeps idle memory from a call for a device", ["shim_refused"], [
+        ("&& serve_give_back_on(device, retry->arrivals))", '&& (serve_release(device, "oom") || serve_arrivals() != retry->arrivals))')]),
+    Mutant("physical memory of another device gets the current one's idle memory", ["shim_refused"], [
+        ("|| create_again(&retry, result, properties));", "|| retry_again_outside(&retry, result));")]),
 
     # --- out of memory, limits, figures ---
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
@@ -251,7 +255,7 @@ MUTANTS = [
     Mutant("a context whose destruction was not permitted loses its pool", ["shim_refused"], [
         ("case CUDA_ERROR_NOT_PERMITTED: case CUDA_ERROR_DEINITIALIZED: return true;", "case CUDA_ERROR_DEINITIALIZED: return true;")]),
     Mutant("a call for a device is not made again after memory has arrived", ["shim_refused"], [
-        ("(serve_release(device, \"oom\") || serve_arrivals() != retry->arrivals)", "serve_release(device, \"oom\")")]),
+        ("return device_trim(device, NULL) || retried || context_arrivals() != before;", "return device_trim(device, NULL) || retried;")]),
     Mutant("NCCL: a communicator that is shrunk with one more flag stays open", ["nccl_rows"], [
         ("if (flags & NCCL_SHRINK_ABORT)", "if (flags == NCCL_SHRINK_ABORT)")]),
     Mutant("NCCL: memory is asked for again whatever the reason of the refusal", ["nccl_rows / Rows.test_groups_and_memory"], [
@@ -282,7 +286,9 @@ MUTANTS = [
     Mutant("api: a call for tickets loses errno", ["shim_api"], [
         ("errno = call->error;", "")]),
     Mutant("a call that a device refuses is made again after another device's idle memory has gone", ["shim_refused"], [
-        ("(serve_release(device, \"oom\") ||", "(serve_release(0, \"oom\") ||")]),
+        ("serve_give_back_on(device, retry->arrivals)", "serve_give_back_on(0, retry->arrivals)")]),
+    Mutant("idle memory of a context that a call may end, and does not, is not given back", ["shim_refused"], [
+        ("(other = context_next_staying(&i, device))", "(other = context_next(&i, device))")]),
     Mutant("a library's call counts as the program's whose cudaMalloc the runtime served before", ["callers"], [
         ("error = real_runtime(cudaMalloc, CALLER)(ptr, size); serve_call_from(NULL);", "error = real_runtime(cudaMalloc, CALLER)(ptr, size);")]),
     Mutant("vmm: memory that NCCL has a handle of is kept", ["vmm_kept / Kept.test_memory_that_nccl_has_a_handle_of_is_not_kept"], [

@@ -64,6 +64,8 @@ MUTANTS = [
     Mutant("an IPC handle of a shared segment is made", ["ipc / Bytes.test_both_ways"], [
         ("== 0 && base == segment));", "== 0));")]),
 
+    Mutant("a free of what another process holds does not wait beside the end of some context", ["shim_memory"], [
+        ("struct pool *pool = may == FREE_NOW ? pool_of(addr) : NULL;", "struct pool *pool = atomic_load(&contexts_closing) ? NULL : pool_of(addr);")]),
     Mutant("ipc: the free of a held block does not wait", ["ipc / Held.test_the_free_waits"], [
         ("if (is == IPC_FREE_PARKED && waits && !", "if (false && waits && !")]),
     Mutant("ipc: the free of a held block passes over an error", ["ipc_beside / Exporter.test_an_error_of_the_device"], [
@@ -106,7 +108,7 @@ MUTANTS = [
         ("return !serve_had_context && !capture_active();", "return !serve_had_context;")]),
     Mutant("other processes are not asked for what the limit has refused", ["shim_refused"], [
         ("has_asked = rc == -ENOMEM;", "has_asked = true;")]),
-    Mutant("a parked block whose context goes is released again and again", ["shim_ending"], [
+    Mutant("a parked block whose context goes is released again and again", ["shim_memory"], [
         ("ipc_table_take(addr); /* if its context is gone */", "")]),
     Mutant("pinned memory: the end of one context makes another one's events anew", ["shim_host_memory"], [
         ("while (atomic_load(&contexts.entries[i]) != context) i++; return i;", "return i;")]),

@@ -180,6 +180,11 @@ struct context *context_next(unsigned int *i, int device)
     return (*i)++ || device > 0 ? NULL : &context;
 }
 
+struct context *context_next_staying(unsigned int *i, int device)
+{
+    return context_next(i, device);
+}
+
 CUcontext capture_close(CUstream stream)
 {
     return NULL;

@@ -2,7 +2,6 @@
 /* test_ending.c - shim/context/context_end.c: how contexts end, which calls end which, and what is left of them.
  * test_pins.c has the threads that are in calls meanwhile; test_context.c, how contexts begin. */
 
-#include "context/ipc_table.h"
 #include "ready.h"
 #include "serve/serve.h"
 
@@ -463,29 +462,4 @@ READY_CASE(test_stats_beside, .environment = ORDERED)
     look(true); /* at exit that is not waited for */
     assert_int_equal(seen.devices, 1);
     assert_int_equal(seen.stats[0].allocs, 1);
-}
-
-/* --- blocks that another process held --- */
-
-/* The context goes while the last holder does: the block leaves the books with nothing freed, and nobody looks for it
- * again and again. */
-READY_CASE(test_released_while_it_goes)
-{
-    const uint64_t addr = block(context, 1000);
-    const struct ipc_segment segment = {.addr = addr, .size = MIB, .how = IPC_NATIVE, .fd = -1};
-    struct ipc_holder holder = {0};
-    struct ipc_request request;
-    struct ipc_grant granted;
-    struct ipc_name name;
-    int fd;
-
-    assert_int_equal(ipc_table_add(context, addr, 1024, &segment, &name), 0);
-    ipc_request_make(&request, IPC_OPEN, 1, &name);
-    ipc_table_grant(&holder, &request, &granted, &fd);
-    assert_int_equal(ipc_table_free(addr), IPC_FREE_PARKED);
-    ipc_table_end(&holder);
-    context_leaving(fake_context(0));
-    atomic_store(&context->ending, true);
-    serve_ipc_tick(now());
-    assert_false(ipc_table_any());
 }

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_memory.c - shim/context/segment_driver.c: what is given back without a request, what is told of the memory of
- * all contexts of a device, and what is done in memory on our own account. test_segments.c has where segments come from
- * and go. */
+ * all contexts of a device, and what is done in memory on our own account; frees of what another process holds.
+ * test_segments.c has where segments come from and go. */
 
 #include "context/device_free.h"
+#include "context/ipc_table.h"
 #include "ready.h"
+#include "serve/serve.h"
 
 /* --- for those who cannot ask us --- */
 
@@ -379,4 +381,49 @@ READY_CASE(test_stream_meanwhile, .environment = ORDERED)
     assert_int_equal(context_write(context, 0x1000, 7, 99), 0);
     assert_string_equal(fake_log(), "stream:c0,1 set:0x1000,7,99,s5 sync:s5");
     assert_ptr_equal(atomic_load(&context->stream), fake_stream(5, 0));
+}
+
+/* --- blocks that another process held --- */
+
+static uint64_t held_elsewhere(struct context *context, struct ipc_holder *holder)
+{
+    const uint64_t addr = block(context, 1000);
+    const struct ipc_segment segment = {.addr = addr, .size = MIB, .how = IPC_NATIVE, .fd = -1};
+    struct ipc_request request;
+    struct ipc_grant granted;
+    struct ipc_name name;
+    int fd;
+
+    assert_int_equal(ipc_table_add(context, addr, 1024, &segment, &name), 0);
+    ipc_request_make(&request, IPC_OPEN, 1, &name);
+    ipc_table_grant(holder, &request, &granted, &fd);
+    return addr;
+}
+
+/* The free waits for work also while a call may be about to end some context. */
+READY_CASE(test_freed_beside_an_end)
+{
+    struct ipc_holder holder = {0};
+    const uint64_t addr = held_elsewhere(context, &holder);
+
+    fake.contexts[0].launched = 1;
+    atomic_fetch_add(&contexts_closing, 1);
+    assert_int_equal(serve_free(addr), SERVE_DONE);
+    assert_int_equal(fake.contexts[0].over, 1);
+    atomic_fetch_sub(&contexts_closing, 1);
+}
+
+/* The context goes while the last holder does: the block leaves the books with nothing freed, and nobody looks for it
+ * again and again. */
+READY_CASE(test_released_while_it_goes)
+{
+    struct ipc_holder holder = {0};
+    const uint64_t addr = held_elsewhere(context, &holder);
+
+    assert_int_equal(ipc_table_free(addr), IPC_FREE_PARKED);
+    ipc_table_end(&holder);
+    context_leaving(fake_context(0));
+    atomic_store(&context->ending, true);
+    serve_ipc_tick(now());
+    assert_false(ipc_table_any());
 }

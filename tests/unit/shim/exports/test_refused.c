@@ -200,6 +200,7 @@ ISOLATED_CASE(test_again_on_device, .environment = ORDERED)
     CUcontext context;
 
     fake_start();
+    process_start();
     fake.next_of[REAL_cuDevicePrimaryCtxRetain] = (void *)next_arrives;
     assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
     assert_int_equal(tries, 2);
@@ -230,6 +231,50 @@ ISOLATED_CASE(test_idle_of_the_device, .environment = ORDERED " CUPOOL_NEIGHBOUR
     assert_int_equal(cuDevicePrimaryCtxRetain(&made, 0), CUDA_ERROR_OUT_OF_MEMORY);
     tries = 0;
     assert_int_equal(cuDevicePrimaryCtxRetain(&made, 1), CUDA_SUCCESS);
+}
+
+static CUresult create_refused_once(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *p,
+                                    unsigned long long flags)
+{
+    return tries++ ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Physical memory names its device, too; a capture keeps no idle memory from it, and neither does a call that may end
+ * the context whose memory is idle, if it does not. */
+static void *const beside[] = {"nothing", "a capture", "an end"};
+
+static void stays(void *arg)
+{
+    if (fake.relaxes > 3)
+        atomic_store(&((struct context *)arg)->leaving, 0);
+}
+
+ISOLATED_ROWS(test_create_on_another_device, beside, .environment = ORDERED " CUPOOL_NEIGHBOURS=0")
+{
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1}};
+    CUmemGenericAllocationHandle handle = 0;
+    struct context *context;
+    uint64_t addr;
+
+    fake_start();
+    fake.devices = 2;
+    process_start();
+    fake_current(fake_context(1));
+    context = context_current(&fake.driver);
+    assert_int_equal(pool_alloc(context->pool, MIB, &addr), 0);
+    assert_int_equal(pool_free(addr), 0);
+    fake_current(NULL);
+    fake.next_of[REAL_cuMemCreate] = (void *)create_refused_once;
+    atomic_store(&capture_count, *state == &beside[1]);
+    atomic_store(&context->leaving, *state == &beside[2]);
+    fake.relax = stays;
+    fake.relax_arg = context;
+    assert_int_equal(cuMemCreate(&handle, 2 * MIB, &properties, 0), CUDA_SUCCESS);
+    atomic_store(&capture_count, 0);
+    properties.location.id = 0;
+    tries = 0;
+    assert_int_equal(cuMemCreate(&handle, 2 * MIB, &properties, 0), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 /* Where a ticket's block is to be opened is not said; and in a call of the library's own tickets are none. */
