@@ -61,7 +61,7 @@ static inline bool retry_may(CUresult result)
 /* True: make the call again. */
 static inline bool retry_again(struct retry *retry, CUresult result)
 {
-    return retry_may(result) && ((retry_first(&retry->gave) && serve_give_back(retry->arrivals)) ||
+    return retry_may(result) && ((retry_first(&retry->gave) && serve_give_back(retry->arrivals, retry->wanted)) ||
                                  (retry_first(&retry->asked) && serve_ask(retry->wanted)));
 }
 

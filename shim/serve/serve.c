@@ -408,10 +408,19 @@ unsigned int serve_arrivals(void)
     return context_arrivals();
 }
 
-bool serve_give_back(unsigned int before)
+/* More than the current device has in all: no memory given back could make that fit. */
+static bool never_fits(size_t wanted)
+{
+    const struct real_driver *driver = wanted ? real_driver_get() : NULL;
+    CUdevice device;
+
+    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && wanted > device_capacity(device);
+}
+
+bool serve_give_back(unsigned int before, size_t wanted)
 {
     /* Also inside a bypass: giving memory back never comes through our hooks. */
-    return process_has_begun() && context_trim(before);
+    return process_has_begun() && !never_fits(wanted) && context_trim(before);
 }
 
 bool serve_give_back_on(int device, unsigned int before)

@@ -79,9 +79,9 @@ extern __thread bool serve_had_context __attribute__((tls_model("initial-exec"),
 void serve_context_ended(void);
 
 /* For a call that is not pooled and that the driver refused for lack of memory; `before` is serve_arrivals() before the
- * call. True if the call may succeed now. */
+ * call, which was for so many bytes (0: not known). True if the call may succeed now. */
 unsigned int serve_arrivals(void);
-bool serve_give_back(unsigned int before);
+bool serve_give_back(unsigned int before, size_t wanted);
 /* As serve_give_back, which is for the current device; this needs no current context. */
 bool serve_give_back_on(int device, unsigned int before);
 /* As serve_give_back, of other processes on the current device, for so many bytes (0: not known); or on this device. */

@@ -138,7 +138,7 @@ MUTANTS = [
 
     # --- out of memory, limits, figures ---
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
-        ("((retry_first(&retry->gave) && serve_give_back(retry->arrivals)) ||", "(")]),
+        ("((retry_first(&retry->gave) && serve_give_back(retry->arrivals, retry->wanted)) ||", "(")]),
     Mutant("memory that has arrived counts as on its way, too", ["meminfo static preloaded / never_more_than_is_left"], [
         ("*free = *free + idle > most ? most : *free + idle;", "*free = *free + idle > all ? all : *free + idle;")]),
     Mutant("free memory is what the driver says", ["meminfo static preloaded", "meminfo shared preloaded"], [

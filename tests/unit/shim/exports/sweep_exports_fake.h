@@ -203,7 +203,7 @@ IS(serve_watches, (const void *caller), true, "%d", caller != NULL)
 ANSWER(enum caller, caller_of, (const void *address), CALLER_PROGRAM, OR(CALLER_MATH, CALLER_INSIDE, CALLER_TRANSFER),
        "%d", address != NULL)
 ANSWER(unsigned int, serve_arrivals, (void), 3, OR(4))
-IS(serve_give_back, (unsigned int before), false, "%u", before)
+IS(serve_give_back, (unsigned int before, size_t wanted), false, "%u", before)
 IS(serve_give_back_on, (int device, unsigned int before), false, "%d,%u", device, before)
 IS(serve_ask, (size_t wanted), false, "%zu", wanted)
 IS(serve_ask_on, (int device), false, "%d", device)

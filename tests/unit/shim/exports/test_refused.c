@@ -10,6 +10,7 @@
 #include "context/room.h"
 #include "cupool.h"
 #include "exports/memory.h"
+#include "exports/retry.h"
 #include "isolated.h"
 #include "nccl/comms.h"
 #include "nccl/register_calls.h"
@@ -231,6 +232,26 @@ ISOLATED_CASE(test_idle_of_the_device, .environment = ORDERED " CUPOOL_NEIGHBOUR
     assert_int_equal(cuDevicePrimaryCtxRetain(&made, 0), CUDA_ERROR_OUT_OF_MEMORY);
     tries = 0;
     assert_int_equal(cuDevicePrimaryCtxRetain(&made, 1), CUDA_SUCCESS);
+}
+
+/* A request that no memory given back could make fit leaves idle memory where it is. */
+ISOLATED_CASE(test_more_than_there_is, .environment = ORDERED " CUPOOL_NEIGHBOURS=0")
+{
+    struct context *context;
+    struct retry retry;
+    uint64_t addr;
+
+    fake_start();
+    process_start();
+    context = context_current(&fake.driver);
+    assert_int_equal(pool_alloc(context->pool, MIB, &addr), 0);
+    assert_int_equal(pool_free(addr), 0);
+    retry = (struct retry){.wanted = context->capacity + 1, .arrivals = serve_arrivals()};
+    assert_false(retry_again(&retry, CUDA_ERROR_OUT_OF_MEMORY));
+    assert_int_equal(context->given, 0);
+    retry = (struct retry){.wanted = context->capacity, .arrivals = serve_arrivals()};
+    assert_true(retry_again(&retry, CUDA_ERROR_OUT_OF_MEMORY));
+    assert_int_not_equal(context->given, 0);
 }
 
 static CUresult create_refused_once(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *p,
