@@ -423,12 +423,18 @@ bool serve_give_back(unsigned int before, size_t wanted)
     return process_has_begun() && !never_fits(wanted) && context_trim(before);
 }
 
-bool serve_give_back_on(int device, unsigned int before)
+/* The exit handlers of the program run after those of CUDA, where the driver has been deinitialised. */
+static bool driver_answers(void)
 {
     const struct real_driver *driver = process_has_begun() ? real_driver_get() : NULL;
     CUcontext handle;
 
-    return driver && driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS && context_trim_on(device, before);
+    return driver && driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS;
+}
+
+bool serve_give_back_on(int device, unsigned int before)
+{
+    return driver_answers() && context_trim_on(device, before);
 }
 
 bool serve_ask_on(int device)
@@ -454,11 +460,7 @@ bool serve_has_asked(void)
 
 uint64_t serve_release(int device, const char *why)
 {
-    const struct real_driver *driver = process_has_begun() ? real_driver_get() : NULL;
-    CUcontext handle;
-
-    /* The exit handlers of the program run after those of CUDA, where the driver has been deinitialised. */
-    return driver && driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS ? context_release(device, why) : 0;
+    return driver_answers() ? context_release(device, why) : 0;
 }
 
 static bool current_device(CUdevice *ret_device)

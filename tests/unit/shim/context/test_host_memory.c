@@ -265,8 +265,8 @@ ISOLATED_CASE(test_decay_beside_work, .environment = DECAY)
     assert_int_equal(pinned.returned, 1);
 }
 
-/* The driver's free may wait for work that comes after a capture's begin: that does not wait for it for ever. Whoever
- * has the slot next is waited for as ever. */
+/* The driver's free may wait for work that comes after a capture's begin. The begin waits for such a free with a limit,
+ * and for the thread that has the slot next without one. */
 ISOLATED_CASE(test_a_capture_begins_beside_it, .environment = DECAY)
 {
     start();

@@ -213,20 +213,34 @@ static CUresult next_refused_once(CUcontext *context, CUdevice device)
     return tries++ ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Idle memory of the device that lacks some goes back, and that of another one is of no use to it. */
-ISOLATED_CASE(test_idle_of_the_device, .environment = ORDERED " CUPOOL_NEIGHBOURS=0")
+static void idle_memory(struct context *context)
+{
+    uint64_t addr;
+
+    assert_int_equal(pool_alloc(context->pool, MIB, &addr), 0);
+    assert_int_equal(pool_free(addr), 0);
+}
+
+/* The second of two devices has idle memory. */
+static struct context *idle_on_second(void)
 {
     struct context *context;
-    CUcontext made;
-    uint64_t addr;
 
     fake_start();
     fake.devices = 2;
     process_start();
     fake_current(fake_context(1));
     context = context_current(&fake.driver);
-    assert_int_equal(pool_alloc(context->pool, MIB, &addr), 0);
-    assert_int_equal(pool_free(addr), 0);
+    idle_memory(context);
+    return context;
+}
+
+/* Idle memory of the device that lacks some goes back, and that of another one is of no use to it. */
+ISOLATED_CASE(test_idle_of_the_device, .environment = ORDERED " CUPOOL_NEIGHBOURS=0")
+{
+    CUcontext made;
+
+    (void)idle_on_second();
     fake_current(fake_context(0));
     fake.next_of[REAL_cuDevicePrimaryCtxRetain] = (void *)next_refused_once;
     assert_int_equal(cuDevicePrimaryCtxRetain(&made, 0), CUDA_ERROR_OUT_OF_MEMORY);
@@ -239,13 +253,11 @@ ISOLATED_CASE(test_more_than_there_is, .environment = ORDERED " CUPOOL_NEIGHBOUR
 {
     struct context *context;
     struct retry retry;
-    uint64_t addr;
 
     fake_start();
     process_start();
     context = context_current(&fake.driver);
-    assert_int_equal(pool_alloc(context->pool, MIB, &addr), 0);
-    assert_int_equal(pool_free(addr), 0);
+    idle_memory(context);
     retry = (struct retry){.wanted = context->capacity + 1, .arrivals = serve_arrivals()};
     assert_false(retry_again(&retry, CUDA_ERROR_OUT_OF_MEMORY));
     assert_int_equal(context->given, 0);
@@ -275,16 +287,8 @@ ISOLATED_ROWS(test_create_on_another_device, beside, .environment = ORDERED " CU
     CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1}};
     CUmemGenericAllocationHandle handle = 0;
-    struct context *context;
-    uint64_t addr;
+    struct context *context = idle_on_second();
 
-    fake_start();
-    fake.devices = 2;
-    process_start();
-    fake_current(fake_context(1));
-    context = context_current(&fake.driver);
-    assert_int_equal(pool_alloc(context->pool, MIB, &addr), 0);
-    assert_int_equal(pool_free(addr), 0);
     fake_current(NULL);
     fake.next_of[REAL_cuMemCreate] = (void *)create_refused_once;
     atomic_store(&capture_count, *state == &beside[1]);
