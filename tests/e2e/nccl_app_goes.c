@@ -21,7 +21,7 @@ SCENARIO(trim)
         all_gather(r, at, at + MIB);
         ring(r, at, at + MIB);
         CU(cudaFree(at));
-        at = get(44 * MIB);
+        at = get(48 * MIB);
         all_gather(r, at + 40 * MIB, at + MIB);
         CU(cudaFree(at));
     }
