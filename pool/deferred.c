@@ -24,6 +24,7 @@ unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct
      * threads. */
     const unsigned int count = atomic_load(&pool->shown.magazine_count);
     const unsigned int probe = own ? (unsigned int)(size_value(&own->order) % count) : 0;
+    bool any = false;
 
     *ret_is_own = true;
     for (unsigned int i = 0; i < count; i++) {
@@ -39,6 +40,7 @@ unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct
         magazine_visit(magazine);
         ret_deferred[i] = magazine->deferred;
         if (magazine->deferred) {
+            any = true;
             atomic_fetch_sub(&pool->shown.deferring, 1);
             *ret_is_own = *ret_is_own && magazine->deferred_by == &magazine_index;
         }
@@ -47,7 +49,7 @@ unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct
         size_set(&magazine->deferred_bytes, 0);
         magazine_unlock(magazine);
     }
-    return count;
+    return any ? count : 0;
 }
 
 size_t deferred_bytes(const struct pool *pool)

@@ -136,7 +136,8 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
     lists[MAGAZINES] = block;
     if (how == POOL_ORDER_DEVICE && is_own)
         how = POOL_ORDER_OWN;
-    rc = order_and_fill(pool, lists, MAGAZINES + 1, how);
+    /* Other threads may have taken all deferred blocks meanwhile: then there is nothing to order. */
+    rc = block || taken ? order_and_fill(pool, lists, MAGAZINES + 1, how) : -EBUSY;
     for (unsigned int i = 0; i < taken; i++)
         list_publish(pool, &pool->magazines[i], lists[i], is_own, rc);
     if (taking) {

@@ -16,7 +16,7 @@
 
 /*
  * While any stream captures, cupool records, synchronises and gives back nothing, because that would invalidate the
- * capture. capture_close, before the real call, closes the gate; order_capture_begin does that and waits for calls in
+ * capture. capture_close, before the real call, closes the gate; capture_begin does that and waits for calls in
  * flight. Both return the context for capture_begun, which says whether the real call succeeded. capture_check opens
  * the gate if stream does not capture any more. destroyed: the stream is gone, so the driver must not be asked. before:
  * capture_total before the call that may have ended the capture. A default stream is named by its handle,

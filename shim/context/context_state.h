@@ -31,6 +31,8 @@ struct vmm_mapping;
 #define SLOTS_ALL     (SLOTS + 2)
 /* In slot->user: threads that the thread which ordered their frees does not know, or several. */
 #define SLOT_USER_OTHERS UINT_MAX
+/* In the user of the combiner's slot, added to the number of a thread: it is ordering, or waiting on the host. */
+#define SLOT_USER_UNDER_WAY 0x80000000u
 
 /* A thread holds a slot while it orders a free. Each slot has an event of its own, so that a thread never waits for
  * work that another thread has launched meanwhile. */

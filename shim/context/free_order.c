@@ -23,12 +23,6 @@
 #include "context/registry.h"
 #include "lock.h"
 
-/* The longest wait for the frees of other threads, in nanoseconds; see context_wait_frees. */
-#define OTHERS_WAIT_NS ORDER_OTHERS_WAIT_NS
-
-/* The longest wait, in nanoseconds, of a beginning capture for calls in contexts that it may reach later. */
-#define REACH_WAIT_NS 10000000u
-
 /* A free polls the combiner COMBINER_POLLS times, and then for COMBINER_WAIT_NS nanoseconds more. */
 #define COMBINER_POLLS   100u
 #define COMBINER_WAIT_NS 200000u
@@ -244,31 +238,46 @@ void order_failed(struct context *context, CUresult result)
     }
 }
 
+/* Wait for the device by a free of the driver's; `pinned`: of host memory. A byte whose free fails is freed once more,
+ * so that it is not leaked. */
+static CUresult wait_by_free(struct context *context, bool pinned)
+{
+    const struct real_driver *driver = context->driver;
+    void *host = NULL;
+    CUdeviceptr ptr = 0;
+    CUresult result = pinned ? driver->cuMemAllocHost_v2(&host, 1) : driver->cuMemAlloc_v2(&ptr, 1);
+
+    if (result)
+        return result;
+    pin_sleep(context);
+    result = pinned ? driver->cuMemFreeHost(host) : driver->cuMemFree_v2(ptr);
+    pin_wake();
+    if (result)
+        (void)(pinned ? driver->cuMemFreeHost(host) : driver->cuMemFree_v2(ptr));
+    return result;
+}
+
 /*
  * Wait on the host while a stream captures. cuCtxSynchronize would invalidate the capture; a cuMemFree by a thread in
- * relaxed mode does not, and it waits for the device as well.
+ * relaxed mode does not, and it waits for the device as well. So does cuMemFreeHost, which takes longer, but needs
+ * nothing of a device that is full.
  */
 static CUresult order_beside_capture(struct context *context)
 {
     struct visit visit;
-    CUdeviceptr ptr = 0;
     CUresult result = context_enter(context, &visit);
 
     if (!result)
-        result = context->driver->cuMemAlloc_v2(&ptr, 1);
-    pin_sleep(context);
-    if (!result)
-        result = context->driver->cuMemFree_v2(ptr);
-    pin_wake();
-    if (result && ptr) /* tried again, so that the byte is not leaked */
-        context->driver->cuMemFree_v2(ptr);
+        result = wait_by_free(context, /* pinned: */ false);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && context->driver->cuMemAllocHost_v2 && context->driver->cuMemFreeHost)
+        result = wait_by_free(context, /* pinned: */ true);
     if (!visit.relaxed) /* in another mode the call may have invalidated the capture */
         result = result ? result : CUDA_ERROR_NOT_SUPPORTED;
     context_leave(context, &visit);
     return result;
 }
 
-/* As order_on_host, with slot->waits set, so that order_drain does not wait for this slot without limit. */
+/* As order_on_host, with slot->waits set, so that capture_begin does not wait for this slot without limit. */
 static CUresult order_on_host_in(struct slot *slot, struct context *context)
 {
     CUresult result;
@@ -299,6 +308,53 @@ static bool is_capture_error(CUresult result)
 }
 
 /*
+ * The thread of the last order, for order_is_own. An order in another slot than the combiner's, and a wait on the host,
+ * end with their own entry only if no other thread has ordered since they began: they need not cover that order.
+ */
+static unsigned int user_begin(struct context *context)
+{
+    const unsigned int mark = thread_slot | SLOT_USER_UNDER_WAY;
+
+    atomic_store(&context->slots[SLOT_COMBINER].user, mark);
+    return mark;
+}
+
+static void user_end(struct context *context, unsigned int mark, unsigned int user)
+{
+    atomic_compare_exchange_strong(&context->slots[SLOT_COMBINER].user, &mark, user);
+}
+
+/* The part of order_free on the device. */
+static CUresult order_free_on_device(struct context *context, struct slot *slot)
+{
+    struct slot *const combiner = &context->slots[SLOT_COMBINER];
+    const unsigned int mark = slot == combiner ? 0 : user_begin(context);
+    const CUresult result = order_on_device(context, slot, /* is_enough: */ true);
+
+    if (result)
+        return result;
+    if (slot == combiner)
+        batch_own_set(context, atomic_load_explicit(&combiner->seq, memory_order_relaxed));
+    else
+        user_end(context, mark, thread_slot);
+    atomic_store_explicit(&slot->user, thread_slot, memory_order_relaxed);
+    return result;
+}
+
+/* The part of order_free on the host. */
+static CUresult order_free_on_host(struct context *context, struct slot *slot)
+{
+    const unsigned int mark = user_begin(context);
+    const CUresult result = order_on_host_in(slot, context);
+
+    if (!result) {
+        batch_own_set(context, 0);
+        user_end(context, mark, 0);
+    }
+    return result;
+}
+
+/*
  * Order a free. The slot is taken before the policy and the gate are read: policy_strict waits for the events that
  * slots have recorded, and capture_begin closes the gate first and then waits for the slots. *ret_seq stays as it is if
  * another thread has ordered the free.
@@ -314,11 +370,7 @@ static CUresult order_free(struct context *context, uint64_t *ret_seq)
     wait = policy_waits(&context->policy, ret_seq);
     beside_capture = capture_active();
     if (!beside_capture && !wait) {
-        result = order_on_device(context, slot, /* is_enough: */ true);
-        if (!result && slot == combiner)
-            batch_own_set(context, atomic_load_explicit(&combiner->seq, memory_order_relaxed));
-        if (!result)
-            atomic_store_explicit(&slot->user, thread_slot, memory_order_relaxed);
+        result = order_free_on_device(context, slot);
         /* If the device cannot be made to wait, the host waits. */
         wait = result && !is_capture_error(result) && !order_is_sticky(result);
     }
@@ -329,11 +381,7 @@ static CUresult order_free(struct context *context, uint64_t *ret_seq)
         beside_capture = capture_active();
     }
     if (wait)
-        result = beside_capture ? CUDA_ERROR_NOT_READY : order_on_host_in(slot, context);
-    if (wait && !result) {
-        batch_own_set(context, 0);
-        atomic_store(&combiner->user, 0); /* all orders of other threads have completed, too */
-    }
+        result = beside_capture ? CUDA_ERROR_NOT_READY : order_free_on_host(context, slot);
     order_slot_give(slot, result);
     /* This disturbs no capture, so it runs without the slot, and no capture has to wait for it. */
     if (beside_capture && wait && context->driver->cuThreadExchangeStreamCaptureMode)
@@ -423,57 +471,6 @@ bool order_frozen(void *arg)
 }
 
 const struct pool_order_ops order_ops = {.order = order_pool, .frozen = order_frozen};
-
-/*
- * Wait until no call is in flight that would disturb a capture. Every call reads the gate when it begins, so a call
- * that has waited on the host for long (slot->waits) disturbs no capture, and it may be waiting for work that the
- * caller launches after its capture has begun: wait for such calls only until *limit, which the first of them sets.
- *
- * In another context, !is_own, a capture may draw in a stream later. A call there takes microseconds, unless a free of
- * the driver's holds it up, so the wait for it has a limit, too; calls that wait on the host are left alone.
- */
-static void drain(const struct context *context, bool is_own, uint64_t *limit)
-{
-    for (int i = 0; i < SLOTS_ALL; i++) {
-        const struct slot *slot = &context->slots[i];
-
-        for (unsigned int j = 0; slot_is_busy(slot); j++) {
-            const bool waits = atomic_load(&slot->waits);
-
-            if (waits && !is_own)
-                break;
-            if (waits || !is_own) {
-                *limit = *limit ? *limit : now_ns() + (is_own ? OTHERS_WAIT_NS : REACH_WAIT_NS);
-                if (now_ns() >= *limit)
-                    break;
-            }
-            lock_relax(j);
-        }
-    }
-}
-
-/* In the context with this handle, where drain has to be sure, and in all others; NULL: any may be the capture's. */
-static void order_drain(CUcontext handle)
-{
-    uint64_t limit = 0, limit_others = 0; /* each shared by all slots */
-    struct context *own = context_find(handle), *context;
-
-    if (own)
-        drain(own, /* is_own: */ true, &limit);
-    for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL)); context_unpin(context))
-        if (context != own)
-            drain(context, !handle, handle ? &limit_others : &limit);
-}
-
-/* A thread without a context gets one during the real call, and we cannot know which. */
-CUcontext order_capture_begin(CUstream stream)
-{
-    const CUcontext own = capture_close(stream);
-
-    if (real_driver_get())
-        order_drain(own);
-    return own;
-}
 
 unsigned int order_thread(void)
 {

@@ -30,9 +30,6 @@ bool order_frozen(void *arg);
  * and the driver cannot wait beside a capture. */
 CUresult order_wait(struct context *context);
 
-/* Before a capture begins on stream: close the gate (capture_close), and wait for calls in flight. */
-CUcontext order_capture_begin(CUstream stream);
-
 /* True for errors that a context never recovers from: natively every later call returns them. */
 bool order_is_sticky(CUresult result);
 /* A call in the context has returned this result. After a sticky error, requests go to the driver, which returns its

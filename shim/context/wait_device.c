@@ -38,7 +38,7 @@ bool context_wait_device(int device)
         any = true;
         all &= order_wait(context) == CUDA_SUCCESS;
     }
-    /* order_capture_begin waits only for slots of contexts that have an entry; context_current makes the entry. */
+    /* capture_begin waits only for slots of contexts that have an entry; context_current makes the entry. */
     context = !any && driver ? context_current(driver) : NULL;
     return any ? all : context && context->device == device && order_wait(context) == CUDA_SUCCESS;
 }

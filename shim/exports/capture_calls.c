@@ -5,6 +5,7 @@
  *
  * Locking: none.
  */
+#include "context/capture_drain.h"
 #include "context/capture_gate.h"
 #include "context/free_order.h"
 #include "exports/export.h"
@@ -16,7 +17,7 @@
 struct call {
     bool passive; /* nothing but the real function is called */
     CUstream stream;
-    CUcontext own;      /* begin: what order_capture_begin returned */
+    CUcontext own;      /* begin: what capture_begin returned */
     unsigned int total; /* end, destroy: capture_total before the call */
 };
 
@@ -26,7 +27,7 @@ static struct call begin_before(CUstream stream)
 
     if (!call.passive) {
         serve_publish();
-        call.own = order_capture_begin(stream);
+        call.own = capture_begin(stream);
     }
     process_bypass_begin();
     return call;

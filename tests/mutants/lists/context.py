@@ -154,7 +154,7 @@ MUTANTS = [
         ("if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;"),
         ("capture->context = driver ? context_stream(driver, stream) : own;", "capture->context = own; atomic_fetch_add(&capture_count, 1);")], 10),
     Mutant("a capture does not wait for calls in flight", ["capture_beside static ordered / under_load"], [
-        ("order_drain(own);", "")], 20),
+        ("drain_all(own);", "")], 20),
     Mutant("a capture does not wait for calls in flight in other contexts", ["shim_capture"], [
         ("if (context != own) drain(context, !handle, handle ? &limit_others : &limit);", "if (!handle) drain(context, true, &limit);")]),
     Mutant("a capture waits for waits on the host in other contexts", ["shim_capture"], [("if (waits && !is_own) break;", "")]),
@@ -176,6 +176,13 @@ MUTANTS = [
         ("i < COMBINER_POLLS || now_ns() < limit; i++", "1; i++")]),
     Mutant("a thread that waits on the host becomes the combiner", ["combiner"], [
         ("if (wait && slot == combiner)", "if (0)")]),
+    Mutant("work that another thread has ordered during a wait on the host counts as over", ["shim_frees"], [
+        ("atomic_compare_exchange_strong(&context->slots[SLOT_COMBINER].user, &mark, user);",
+         "atomic_store(&context->slots[SLOT_COMBINER].user, user + 0 * mark);")]),
+    Mutant("an order in a slot of its own is not seen as the last one", ["shim_frees"], [
+        ("const unsigned int mark = slot == combiner ? 0 : user_begin(context);", "const unsigned int mark = 0;")]),
+    Mutant("beside a capture on a full device a free does not wait", ["shim_order"], [
+        ("result = wait_by_free(context, /* pinned: */ true);", ";")]),
     Mutant("a stream that is destroyed keeps the gate closed", ["faults / Faults.test_without_faults"], [
         ("(destroyed || !capture_active_on(stream))", "(!destroyed && !capture_active_on(stream))")]),
     Mutant("a capture that does not begin keeps the gate closed", ["faults / Faults.test_without_faults"], [

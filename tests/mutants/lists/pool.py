@@ -87,7 +87,7 @@ MUTANTS = [
     Mutant("a block is published although ordering failed", ["order"], [
         ("if (rc == 0) { count_up(&magazine->order);", "if (rc <= 0) { count_up(&magazine->order);")]),
     Mutant("deferred blocks are taken off the list without the lock", ["threads"], [
-        ("magazine_visit(magazine); ret_deferred[i] = magazine->deferred; if (magazine->deferred) { atomic_fetch_sub(&pool->shown.deferring, 1); *ret_is_own = *ret_is_own && magazine->deferred_by == &magazine_index; } magazine->deferred = NULL; magazine->deferred_count = magazine->deferred_large = 0; "
+        ("magazine_visit(magazine); ret_deferred[i] = magazine->deferred; if (magazine->deferred) { any = true; atomic_fetch_sub(&pool->shown.deferring, 1); *ret_is_own = *ret_is_own && magazine->deferred_by == &magazine_index; } magazine->deferred = NULL; magazine->deferred_count = magazine->deferred_large = 0; "
          "size_set(&magazine->deferred_bytes, 0); magazine_unlock(magazine);",
          "ret_deferred[i] = magazine->deferred; magazine->deferred = NULL; magazine->deferred_count = 0; size_set(&magazine->deferred_bytes, 0);")], 10),
     Mutant("relaxed: deferred blocks are handed out", ["order", "stamp relaxed"], [
@@ -100,9 +100,11 @@ MUTANTS = [
     Mutant("a magazine that a segment's end has emptied counts as one with deferred blocks", ["life"], [
         ("if (some && !magazine->deferred) atomic_fetch_sub(&pool->shown.deferring, 1);", "")]),
     Mutant("a magazine that was emptied counts as one with deferred blocks", ["magazine", "order"], [
-        ("if (magazine->deferred) { atomic_fetch_sub(&pool->shown.deferring, 1);", "if (magazine->deferred) {")]),
+        ("if (magazine->deferred) { any = true; atomic_fetch_sub(&pool->shown.deferring, 1);", "if (magazine->deferred) {")]),
     Mutant("deferred frees of two threads count as the first one's own", ["order"], [
         ("magazine->deferred ? NULL : &magazine_index;", "magazine->deferred ? magazine->deferred_by : &magazine_index;")]),
+    Mutant("the device waits for nothing after another call has taken the deferred blocks", ["order"], [
+        ("return any ? count : 0;", "return count;")]),
     Mutant("deferred frees in another magazine count as one's own", ["order"], [
         ("*ret_is_own = *ret_is_own && magazine->deferred_by == &magazine_index;", "")]),
     Mutant("frees that could not be ordered count as another thread's", ["order"], [

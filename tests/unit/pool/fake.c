@@ -239,12 +239,17 @@ static int order_filled(void *arg)
 static bool order_frozen(void *arg)
 {
     struct fake *fake = arg;
+    void (*hook)(struct fake *fake);
     bool frozen;
 
     pthread_mutex_lock(&fake->lock);
     fake->frozen_calls++;
     frozen = fake->frozen;
+    hook = fake->frozen_hook;
+    fake->frozen_hook = NULL;
     pthread_mutex_unlock(&fake->lock);
+    if (hook)
+        hook(fake);
     return frozen;
 }
 

@@ -87,6 +87,7 @@ struct fake {
     bool observed; /* the pool has an observer: watch its order */
     /* Called by order() without the lock; returns what order() returns. */
     int (*order_hook)(struct fake *fake);
+    void (*frozen_hook)(struct fake *fake); /* called by the next frozen(), without the lock */
     void *user;
     unsigned int stop[FAKE_KINDS]; /* this call (from 1) of the kind waits; see fake_stop */
 

@@ -182,6 +182,32 @@ POOL_CASE(test_order_of_deferred_frees_says_whose_they_are)
     assert_int_equal(how_of_trim(env), POOL_ORDER_OWN);
 }
 
+static void trim_first(struct fake *fake)
+{
+    pool_trim(fake->user, "first");
+}
+
+/* In release_trim, and then before the deferred blocks are taken. */
+static void trim_second(struct fake *fake)
+{
+    fake->frozen_hook = trim_first;
+}
+
+/* Nothing is ordered for deferred blocks that another call has taken meanwhile. */
+POOL_CASE(test_nothing_left_to_order)
+{
+    uint64_t addr[9];
+
+    pool_that_defers(env, addr);
+    release(addr[0]);
+    env->fake->user = env->pool;
+    env->fake->frozen_hook = trim_second;
+    pool_trim(env->pool, "second");
+    assert_null(env->fake->frozen_hook);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 1);
+    assert_sound(env->pool, env->fake);
+}
+
 POOL_CASE(test_free_with_slack_in_percent_of_the_peak)
 {
     struct pool_config config = fake_config(env->fake);

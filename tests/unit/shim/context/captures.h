@@ -36,7 +36,7 @@ static inline struct fake_stream *of(CUstream stream)
 /* A capture that the driver knows. */
 static inline void begin(CUstream stream)
 {
-    const CUcontext own = order_capture_begin(stream);
+    const CUcontext own = capture_begin(stream);
 
     if ((uintptr_t)stream > 16)
         of(stream)->captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;

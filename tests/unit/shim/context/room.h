@@ -5,6 +5,7 @@
 
 #include "context/arrivals.h"
 #include "context/backend.h"
+#include "context/capture_drain.h"
 #include "context/capture_gate.h"
 #include "context/context_end.h"
 #include "context/context_state.h"

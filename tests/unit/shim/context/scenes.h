@@ -53,7 +53,7 @@ static inline void *other_captures(void *arg)
                 return arg;
     }
     fake.streams[CAPTURED].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    capture_begun(order_capture_begin(stream), stream, true);
+    capture_begun(capture_begin(stream), stream, true);
     return arg;
 }
 

@@ -9,7 +9,7 @@
 READY_CASE(test_begin)
 {
     assert_false(capture_active() || capture_active_now());
-    assert_ptr_equal(order_capture_begin(s0), fake_context(0));
+    assert_ptr_equal(capture_begin(s0), fake_context(0));
     assert_true(capture_active()); /* before the program's call is made */
     assert_int_equal(atomic_load(&capture_total), 1);
     capture_begun(fake_context(0), s0, false);
@@ -131,7 +131,7 @@ READY_CASE(test_dead_thread)
     assert_false(capture_active_now());
     /* And before another capture begins. */
     elsewhere(begin_per_thread, NULL);
-    order_capture_begin(s0);
+    capture_begin(s0);
     assert_int_equal(closed(), 1);
 }
 
@@ -171,7 +171,7 @@ READY_CASE(test_forget_unpooled)
 READY_CASE(test_no_context)
 {
     fake_current(NULL);
-    assert_null(order_capture_begin(CU_STREAM_LEGACY));
+    assert_null(capture_begin(CU_STREAM_LEGACY));
     fake_current(fake_context(1));
     capture_begun(NULL, CU_STREAM_LEGACY, true);
     assert_int_equal(closed(), 1);
@@ -184,7 +184,7 @@ READY_CASE(test_no_context)
 READY_CASE(test_no_driver)
 {
     fake.absent = true;
-    assert_null(order_capture_begin(s0));
+    assert_null(capture_begin(s0));
     assert_int_equal(closed(), 1);
     capture_begun(NULL, s0, true);
     assert_int_equal(closed(), 1);
@@ -297,6 +297,6 @@ ISOLATED_CASE(test_drains_all)
     atomic_store(&busy->slots[7].seq, 1);
     fake.relax = slot_leave;
     fake.relax_arg = &left;
-    order_capture_begin(CU_STREAM_LEGACY);
+    capture_begin(CU_STREAM_LEGACY);
     assert_int_equal(left, 0);
 }

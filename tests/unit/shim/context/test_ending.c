@@ -13,7 +13,7 @@ ISOLATED_CASE(test_goes)
     const uint64_t addr = block(context, 1000);
     const unsigned int epoch = atomic_load(&contexts.epoch), ended = atomic_load(&contexts.ended);
 
-    capture_begun(order_capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
+    capture_begun(capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
     fake_log();
     found = context_leaving(fake_context(0));
     assert_ptr_equal(found, context);
@@ -63,7 +63,7 @@ READY_CASE(test_stays)
     const uint64_t addr = block(context, 1000);
     unsigned int epoch;
 
-    capture_begun(order_capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
+    capture_begun(capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
     assert_ptr_equal(context_leaving(fake_context(0)), context);
     epoch = atomic_load(&contexts.epoch);
     context_gone(context, false);
@@ -92,9 +92,9 @@ READY_CASE(test_is_over)
 
 READY_CASE(test_captures_since)
 {
-    capture_begun(order_capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
+    capture_begun(capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
     context_leaving(fake_context(0));
-    capture_begun(order_capture_begin(fake_stream(1, 0)), fake_stream(1, 0), true);
+    capture_begun(capture_begin(fake_stream(1, 0)), fake_stream(1, 0), true);
     context_gone(context, true);
     assert_int_equal(atomic_load(&capture_count), 1);
 }
@@ -106,8 +106,8 @@ ISOLATED_CASE(test_unknown)
 
     ready();
     fake.streams[0].captures = fake.streams[1].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    capture_begun(order_capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
-    capture_begun(order_capture_begin(fake_stream(1, 9)), fake_stream(1, 9), true);
+    capture_begun(capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
+    capture_begun(capture_begin(fake_stream(1, 9)), fake_stream(1, 9), true);
     found = context_leaving(gone ? fake_context(9) : NULL);
     assert_non_null(found);
     assert_int_equal(atomic_load(&contexts.endings), 1); /* one may be about to be seen */

@@ -339,3 +339,41 @@ ALL_CASE(test_nothing_after_a_wait, .environment = ORDERED)
     assert_true(context_wait_frees(0, false));
     assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
 }
+/* Another thread's free is put in order on the device while a call of this thread's is made. */
+static void other_orders(void *arg)
+{
+    struct context *context = arg;
+    const bool strict = context->policy.strict;
+
+    fake_before(FN(cuCtxSynchronize), NULL, NULL);
+    fake_before(FN(cuCtxRecordEvent), NULL, NULL);
+    context->policy.strict = false;
+    elsewhere(free_one, context);
+    context->policy.strict = strict;
+}
+
+/* The wait may have begun before the other's work. */
+ALL_CASE(test_not_own_during_a_wait, .environment = ORDERED)
+{
+    elsewhere(free_one, context);
+    context->policy.strict = true;
+    fake_before(FN(cuCtxSynchronize), other_orders, context);
+    free_one(context);
+    assert_false(order_is_own(context));
+    free_one(context);
+    assert_true(order_is_own(context));
+}
+
+ALL_CASE(test_not_own_in_a_slot, .environment = ORDERED)
+{
+    lead_take(context);
+    free_one(context);
+    assert_true(order_is_own(context));
+    elsewhere(free_one, context);
+    assert_false(order_is_own(context));
+    free_one(context);
+    assert_true(order_is_own(context));
+    fake_before(FN(cuCtxRecordEvent), other_orders, context);
+    free_one(context);
+    assert_false(order_is_own(context));
+}

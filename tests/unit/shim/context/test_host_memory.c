@@ -40,7 +40,7 @@ static CUresult free_host(void *ptr)
     pinned.freed = (uintptr_t)ptr;
     pinned.at = now();
     if (pinned.captures)
-        order_capture_begin(fake_stream(0, 0));
+        capture_begin(fake_stream(0, 0));
     atomic_fetch_add(&fake.ns, 5 * MS);
     pinned.returned++;
     return pinned.result;

@@ -78,7 +78,7 @@ static void capture(void)
 {
     const CUstream stream = fake_stream(0, 0);
 
-    capture_begun(order_capture_begin(stream), stream, true);
+    capture_begun(capture_begin(stream), stream, true);
     capture_check(stream, true, atomic_load(&capture_total));
 }
 
@@ -179,7 +179,7 @@ ISOLATED_CASE(test_captured, .environment = NCCL)
     uint64_t before = born(context), beside, after, unknown = 0x700000000000;
 
     assert_int_equal(go_back(context, &unknown, 1), 1); /* no capture yet */
-    capture_begun(order_capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
+    capture_begun(capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
     beside = born(context); /* while one is under way */
     capture_check(fake_stream(0, 0), true, atomic_load(&capture_total));
     after = born(context);

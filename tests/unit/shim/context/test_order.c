@@ -10,12 +10,30 @@
 #define ORDERED "CUPOOL_FREE=ordered"
 #define STRICT  "CUPOOL_FREE=strict"
 
+/* Host memory, of which the fake driver has none. */
+static CUresult alloc_host(void **ptr, size_t size)
+{
+    fake_log_add("alloc_host:%zu", size);
+    SCRIPTED(cuMemAllocHost_v2, NULL);
+    *ptr = (void *)0x5555;
+    return CUDA_SUCCESS;
+}
+
+static CUresult free_host(void *ptr)
+{
+    fake_log_add("free_host:%p", ptr);
+    SCRIPTED(cuMemFreeHost, NULL);
+    return CUDA_SUCCESS;
+}
+
 /* Nothing of the context has been ordered yet; its first debt is paid. */
 static struct context *ready(void)
 {
     struct context *context;
 
     fake_start();
+    fake.driver.cuMemAllocHost_v2 = alloc_host;
+    fake.driver.cuMemFreeHost = free_host;
     context = context_current(&fake.driver);
     assert_non_null(context);
     policy_synced(&context->policy, atomic_load(&context->policy.host_work_seq));
@@ -35,11 +53,13 @@ static void capture_starts(void *arg)
 #define FAIL(function, result) .fails = FN(function), .error = result
 #define FIRST                  "event:c0,2 record:c0,e0"
 #define MEMORY                 "alloc:c0,1 free:0x7f0000000000"
+#define PINNED                 "alloc:c0,1 alloc_host:1 free_host:0x5555"
 
 static const struct order {
     const char *environment;
     enum pool_order_how how;
     bool works, captures, away; /* the device is at work; a stream captures; another context is current */
+    bool full;                  /* the device has no byte left */
     size_t fails;               /* this call of the driver fails, or it lacks it */
     CUresult error;
     bool lacks;
@@ -87,8 +107,18 @@ static const struct order {
     {STRICT, POOL_ORDER_FREE, .captures = true, LACK(cuThreadExchangeStreamCaptureMode), .rc = -EBUSY, .log = ""},
     {STRICT, POOL_ORDER_FREE, .captures = true, FAIL(cuThreadExchangeStreamCaptureMode, CUDA_ERROR_UNKNOWN), .rc = -EIO,
      .log = MEMORY},
-    {STRICT, POOL_ORDER_FREE, .captures = true, FAIL(cuMemAlloc_v2, CUDA_ERROR_OUT_OF_MEMORY), .rc = -EIO,
+    {STRICT, POOL_ORDER_FREE, .captures = true, FAIL(cuMemAlloc_v2, CUDA_ERROR_UNKNOWN), .rc = -EIO,
      .log = "alloc:c0,1"},
+    {STRICT, POOL_ORDER_FREE, .captures = true, .full = true, .log = PINNED},
+    {STRICT, POOL_ORDER_FREE, .captures = true, .full = true, .away = true, .log = "push:c0 " PINNED " pop"},
+    {STRICT, POOL_ORDER_FREE, .captures = true, .full = true, FAIL(cuMemAllocHost_v2, CUDA_ERROR_OUT_OF_MEMORY),
+     .rc = -EIO, .log = "alloc:c0,1 alloc_host:1"},
+    {STRICT, POOL_ORDER_FREE, .captures = true, .full = true, FAIL(cuMemFreeHost, CUDA_ERROR_UNKNOWN), .rc = -EIO,
+     .log = PINNED " free_host:0x5555"},
+    {STRICT, POOL_ORDER_FREE, .captures = true, .full = true, FAIL(cuMemFreeHost, CUDA_ERROR_LAUNCH_FAILED),
+     .rc = -ENOTRECOVERABLE, .log = PINNED " free_host:0x5555"},
+    {STRICT, POOL_ORDER_FREE, .captures = true, .full = true, LACK(cuMemAllocHost_v2), .rc = -EIO, .log = "alloc:c0,1"},
+    {STRICT, POOL_ORDER_FREE, .captures = true, .full = true, LACK(cuMemFreeHost), .rc = -EIO, .log = "alloc:c0,1"},
     {STRICT, POOL_ORDER_FREE, .captures = true, FAIL(cuMemFree_v2, CUDA_ERROR_UNKNOWN), .rc = -EIO,
      .log = MEMORY " free:0x7f0000000000"}, /* not to be lost */
     {STRICT, POOL_ORDER_FREE, .captures = true, FAIL(cuMemFree_v2, CUDA_ERROR_LAUNCH_FAILED), .rc = -ENOTRECOVERABLE,
@@ -125,6 +155,8 @@ ISOLATED_OWN(test_order, orders)
 
     fake.contexts[0].launched = row->works;
     atomic_store(&capture_count, row->captures);
+    if (row->full)
+        fake.free = 0;
     if (row->away)
         fake_current(fake_context(1));
     if (row->lacks)
@@ -136,8 +168,9 @@ ISOLATED_OWN(test_order, orders)
     assert_int_equal(context->failed, row->rc == -ENOTRECOVERABLE && row->error != CUDA_ERROR_NOT_PERMITTED);
     assert_int_equal(policy_waits(&context->policy, &debts), strcmp(row->environment, STRICT) == 0);
     assert_int_equal(fake.defer_never, context->failed);
-    assert_int_equal(policy_waited(0), row->how == POOL_ORDER_FREE && !row->rc &&
-                                           (strstr(row->log, "sync:") || strstr(row->log, MEMORY)));
+    assert_int_equal(policy_waited(0),
+                     row->how == POOL_ORDER_FREE && !row->rc &&
+                         (strstr(row->log, "sync:") || strstr(row->log, MEMORY) || strstr(row->log, PINNED)));
     assert_true(fake_thread_is_clean(fake_context(row->away)));
     for (unsigned int i = 0; i < SLOTS_ALL; i++) { /* no slot is left taken; what failed orders nothing */
         assert_false(slot_is_busy(&context->slots[i]) || context->slots[i].waits);

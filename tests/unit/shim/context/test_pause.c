@@ -424,7 +424,7 @@ ISOLATED_CASE(test_captured, .environment = VMM)
     get(context, 1000);
     fake.nccl = &copy;
     nccl_works();
-    capture_begun(order_capture_begin(stream), stream, true);
+    capture_begun(capture_begin(stream), stream, true);
     capture_check(stream, true, atomic_load(&capture_total));
     assert_int_equal(pause_device(0, /* keep: */ true, PAUSE_NO_LIMIT, &bytes), -EBUSY);
     assert_string_equal(pause_reason(), "NCCL may have registered memory for a graph");

@@ -322,7 +322,7 @@ ISOLATED_ROWS(test_graph, graphs)
         hazard_graph_set(row->to);
         break;
     case GRAPH_CAPTURED:
-        capture_begun(order_capture_begin(stream), stream, true);
+        capture_begun(capture_begin(stream), stream, true);
         ((struct fake_stream *)stream)->captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
         hazard_host_work(stream);
         ((struct fake_stream *)stream)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -349,7 +349,7 @@ ISOLATED_ROWS(test_graph, graphs)
 READY_CASE(test_beside_capture)
 {
     pay(NULL);
-    capture_begun(order_capture_begin(stream_of('b')), stream_of('b'), true);
+    capture_begun(capture_begin(stream_of('b')), stream_of('b'), true);
     hazard_host_work(stream_of('a'));
     assert_true(owes(&context->policy));
 }

@@ -197,7 +197,7 @@ SCENE(ends_busy, "CUPOOL_FREE=auto" QUIET)
 
     hazard_host_work(stream);
     fake.streams[9].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    capture_begun(order_capture_begin(stream), stream, true);
+    capture_begun(capture_begin(stream), stream, true);
     put(own);
     sweep_say("captures");
     context_gone(context_leaving(fake_context(0)), true);

@@ -207,7 +207,7 @@ KNOWN_SCENE(waits_beside_capture, FREES("ordered"))
 
     holds_context = true;
     fake.streams[9].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    capture_begun(order_capture_begin(stream), stream, true);
+    capture_begun(capture_begin(stream), stream, true);
     waits(context);
 }
 
@@ -250,14 +250,14 @@ static void captures(void)
     one = get(MIB);
     put(one);
     fake.streams[9].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    capture_begun(order_capture_begin(stream), stream, true);
+    capture_begun(capture_begin(stream), stream, true);
     sweep_say("begun");
     put(two);
     get(9 * MIB);
     sweep_say("later=%d", (int)serve_free_later(three, stream));
     sweep_say("release=%llu", (unsigned long long)serve_release(0, "test"));
-    capture_begun(order_capture_begin(other), other, true);
-    capture_begun(order_capture_begin(CU_STREAM_PER_THREAD), CU_STREAM_PER_THREAD, false);
+    capture_begun(capture_begin(other), other, true);
+    capture_begun(capture_begin(CU_STREAM_PER_THREAD), CU_STREAM_PER_THREAD, false);
     sweep_say("on=%d", capture_active_on(stream));
     sweep_say("on=%d", capture_active_on(other));
     atomic_fetch_add(&fake.ns, 20 * MS);

@@ -481,7 +481,7 @@ ISOLATED_OWN(test_captured, captures_of)
     fake.nccl = row->loaded ? &copy : NULL;
     if (row->works)
         nccl_works();
-    capture_begun(order_capture_begin(stream), stream, true);
+    capture_begun(capture_begin(stream), stream, true);
     capture_check(stream, true, atomic_load(&capture_total));
     after = segment(context);
     go(context, before);

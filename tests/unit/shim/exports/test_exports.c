@@ -122,7 +122,7 @@ ISOLATED_ROWS(test_end, ends, .environment = ORDERED)
     for (size_t i = destroys; i < COUNT(streams); i++) {
         const CUstream named = streams[i] ? streams[i] : form->unnamed;
 
-        capture_begun(order_capture_begin(named), named, true);
+        capture_begun(capture_begin(named), named, true);
         fake.streams[0].captures = destroys ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
         if (streams[i]) { /* it failed, and goes on */
             fake.streams[0].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;

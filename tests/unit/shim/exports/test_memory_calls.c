@@ -103,7 +103,7 @@ static void capturing(struct row *row)
     CUcontext own;
 
     STEP(row, "malloc", cudaMalloc(&ptr, 2000));
-    own = order_capture_begin(stream);
+    own = capture_begin(stream);
     fake.streams[4].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
     capture_begun(own, stream, true);
     STEP(row, "captured", ptr ? cudaFree(ptr) : 0);
