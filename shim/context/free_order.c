@@ -367,9 +367,11 @@ static CUresult order_free(struct context *context, uint64_t *ret_seq)
 
     if (!slot)
         return CUDA_SUCCESS;
-    wait = policy_waits(&context->policy, ret_seq);
     beside_capture = capture_active();
-    if (!beside_capture && !wait) {
+    /* Beside a capture the device cannot be made to wait, so the host does, as natively: the memory may be needed
+     * before the capture ends. */
+    wait = policy_waits(&context->policy, ret_seq) || beside_capture;
+    if (!wait) {
         result = order_free_on_device(context, slot);
         /* If the device cannot be made to wait, the host waits. */
         wait = result && !is_capture_error(result) && !order_is_sticky(result);

@@ -480,10 +480,7 @@ void serve_collect(void)
 
 void serve_publish(void)
 {
-    CUdevice device;
-
-    if (current_device(&device))
-        device_publish(device);
+    device_publish(CONTEXT_ALL);
 }
 
 uint64_t serve_idle_bytes(uint64_t *ret_used)

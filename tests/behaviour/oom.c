@@ -234,16 +234,18 @@ BT_TEST(several_threads)
     return end();
 }
 
+/* All blocks are freed, and so much is asked for. */
 static int ask(void *size_wanted)
 {
     void *p;
 
+    TRY(all_free());
     OK(cudaMalloc(&p, *(size_t *)size_wanted));
     OK(cudaFree(p));
     return 0;
 }
 
-/* While a stream captures in this mode, another thread asks for so much and gets it. */
+/* While a stream captures in this mode, another thread frees all blocks, asks for so much and gets it. */
 static int served_beside_capture(enum cudaStreamCaptureMode mode, size_t want)
 {
     struct bt_thread thread;
@@ -273,6 +275,21 @@ BT_TEST(beside_capture)
         OK(cudaFree(p));
         OK(cudaDeviceSynchronize());
         TRY(served_beside_capture(modes[i], avail / 16 * 13));
+    }
+    return end();
+}
+
+/* What is freed during the capture can be had before it ends, whether one large block or many small ones. */
+BT_TEST(freed_beside_capture)
+{
+    static const size_t parts[] = {1, 64};
+    size_t avail;
+
+    TRY(begin(&avail));
+    for (int i = 0; i < 2; i++) {
+        for (blocks = 0; blocks < (int)parts[i]; blocks++)
+            OK(cudaMalloc(&block[blocks], avail / 16 * 11 / parts[i]));
+        TRY(served_beside_capture(cudaStreamCaptureModeThreadLocal, avail / 16 * 13));
     }
     return end();
 }

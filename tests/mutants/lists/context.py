@@ -147,8 +147,8 @@ MUTANTS = [
         ("|| *ret_seq != atomic_load_explicit(&policy->synced_seq, memory_order_relaxed);", ";")]),
 
     # --- captures ---
-    Mutant("a free in a capture is ordered", ["capture static ordered / freed_during"], [
-        ("beside_capture = capture_active(); if (!beside_capture && !wait)", "beside_capture = false; if (!wait)")]),
+    Mutant("a free in a capture is ordered", ["shim_order", "capture static ordered / freed_during"], [
+        ("wait = policy_waits(&context->policy, ret_seq) || beside_capture;", "wait = policy_waits(&context->policy, ret_seq);")]),
     Mutant("the gate closes only after a capture has begun", ["capture_beside static ordered / under_load"], [
         ("capture_active_now(); atomic_fetch_add(&capture_count, 1);", "capture_active_now();"),
         ("if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;"),
