@@ -2,6 +2,7 @@
 /* test_pinned_free.c - frees of pinned memory whose context may end beside them, or has failed: what they wait for, and
  * which error they return. context/test_host_memory.c has when the memory goes back. */
 #include "context/ready.h"
+#include "context/strict.h"
 #include "serve/pinned_requests.h"
 
 #define PINNED "CUPOOL_HOST_POOL=1 CUPOOL_FREE=strict"
@@ -42,10 +43,18 @@ static CUresult get_info(size_t *free, size_t *total)
     return fake_context_of(handle)->error;
 }
 
+static void *more_memory(void)
+{
+    uint64_t addr = 0;
+
+    assert_int_equal(serve_host_alloc(0, 3 * MIB, (const void *)(uintptr_t)more_memory, &addr), SERVE_DONE);
+    return (void *)(uintptr_t)addr;
+}
+
 /* Memory of a context; afterwards context 0 is current. */
 static void *memory_of(unsigned int context)
 {
-    uint64_t addr = 0;
+    void *memory;
 
     ready();
     pooled(context);
@@ -54,9 +63,9 @@ static void *memory_of(unsigned int context)
     fake.driver.cuMemFreeHost = free_host;
     fake.next_of[REAL_cuMemGetInfo_v2] = (void *)get_info;
     fake_current(fake_context(context));
-    assert_int_equal(serve_host_alloc(0, 3 * MIB, (const void *)(uintptr_t)memory_of, &addr), SERVE_DONE);
+    memory = more_memory();
     fake_current(fake_context(0));
-    return (void *)(uintptr_t)addr;
+    return memory;
 }
 
 static void end_decided(void *arg)
@@ -77,6 +86,28 @@ ISOLATED_CASE(test_free_beside_an_end, .environment = PINNED)
     fake.relax_arg = context;
     assert_int_equal(cuMemFreeHost(memory), CUDA_SUCCESS);
     assert_int_equal(fake.contexts[0].over, 1);
+}
+
+static void work_ends(void *arg)
+{
+    fake.contexts[0].over = fake.contexts[0].launched;
+}
+
+/* Work before a free that has not waited is waited for, also where another thread gives back a reference. */
+ISOLATED_CASE(test_pinned_wait_beside_an_end, .environment = "CUPOOL_HOST_POOL=1 CUPOOL_FREE=auto")
+{
+    void *memory = memory_of(0);
+    struct context *context = pooled(0);
+
+    assert_int_equal(cuMemFreeHost(memory), CUDA_SUCCESS); /* it waits for work that was there before the library */
+    assert_int_equal(cuMemFreeHost(more_memory()), CUDA_SUCCESS);
+    fake.contexts[0].launched += 3;
+    atomic_store(&context->leaving, 1);
+    fake.relax = end_decided;
+    fake.relax_arg = context;
+    fake_before(FN(cuEventQuery), work_ends, NULL);
+    policy_pinned_wait();
+    assert_int_equal(fake.contexts[0].over, fake.contexts[0].launched);
 }
 
 /* Natively the error of the memory's context is told, whichever is current. */
