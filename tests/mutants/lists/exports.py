@@ -132,7 +132,7 @@ MUTANTS = [
     Mutant("a context that is refused is not asked for again", ["rows driver"], [
         ("&& serve_give_back_on(device, retry->arrivals))", "&& false)")]),
     Mutant("a call that may take another device's memory gets the current one's idle memory alone", ["shim_retry"], [
-        ("return elsewhere && serve_give_back_on(CONTEXT_ALL, serve_arrivals());", "return false;")]),
+        ("return elsewhere && serve_give_back_on(CONTEXT_ALL, serve_arrivals());", "return elsewhere && false;")]),
     Mutant("a call for memory of the current device empties the other devices' pools", ["shim_retry"], [
         ("return kind == UNPOOLED_ARRAY || kind == UNPOOLED_PITCH ? retry_begin() : retry_begin_elsewhere();", "return retry_begin_elsewhere();")]),
     Mutant("a capture keeps idle memory from a call for a device", ["shim_retry"], [
