@@ -18,19 +18,50 @@ size_t host_excess(const struct host_pool *pool, size_t more)
     return pool->stats.held + more > bound ? pool->stats.held + more - bound : 0;
 }
 
+/* A segment that is in no list and not the pool's any more. lost: without ops->free. */
+static void drop(struct host_pool *pool, struct host_segment *segment, bool lost)
+{
+    if (lost && pool->ops->lost)
+        pool->ops->lost(pool->arg, &segment->key, segment->addr, segment->size);
+    lock_take(&pool->lock);
+    host_segment_retire(pool, segment);
+    lock_give(&pool->lock);
+}
+
+void host_segment_leaves(struct host_pool *pool, struct host_segment *segment)
+{
+    host_segment_detach(pool, segment);
+    segment->next = pool->leaving;
+    pool->leaving = segment;
+}
+
+/* With the lock: the segment has left, or is to be kept. */
+static void leaving_end(struct host_pool *pool, const struct host_segment *segment)
+{
+    struct host_segment **link = &pool->leaving;
+
+    while (*link && *link != segment)
+        link = &(*link)->next;
+    if (*link)
+        *link = segment->next;
+}
+
 bool host_segment_give(struct host_pool *pool, struct host_segment *segment, bool may_wait)
 {
     const int rc = pool->ops->free(pool->arg, &segment->key, segment->addr, segment->size, may_wait);
-    bool kept;
+    bool lost, kept;
 
     lock_take(&pool->lock);
-    kept = rc == -EBUSY && !host_segment_attach(pool, segment);
-    if (!kept) {
+    leaving_end(pool, segment);
+    lost = rc == -EBUSY && segment->lost;
+    kept = rc == -EBUSY && !lost && !host_segment_attach(pool, segment);
+    if (!kept)
         pool->stats.held -= segment->size;
+    if (!kept && !lost)
         pool->stats.segments_free++;
-        host_segment_retire(pool, segment);
-    }
     lock_give(&pool->lock);
+    if (!kept)
+        drop(pool, segment, lost);
     return !kept;
 }
 
@@ -92,7 +123,7 @@ size_t host_release(struct host_pool *pool, size_t enough, unsigned int age, boo
         host_shards_flush(pool, true);
         segment = idle_find(pool, age, busy ? &owner : NULL, need, &stamp);
         if (segment)
-            host_segment_detach(pool, segment);
+            host_segment_leaves(pool, segment);
         lock_give(&pool->lock);
         if (!segment) {
             if (!stamp || !host_tokens_ask(pool, stamp))
@@ -100,14 +131,16 @@ size_t host_release(struct host_pool *pool, size_t enough, unsigned int age, boo
             continue;
         }
         const size_t size = segment->size;
+        const uint64_t its = segment->key.owner;
 
-        owner = segment->key.owner;
-        if (host_segment_give(pool, segment, may_wait))
+        if (host_segment_give(pool, segment, may_wait)) {
             released += size;
-        else if (busy)
+        } else if (busy) {
             break;
-        else
+        } else {
             busy = true;
+            owner = its;
+        }
     }
     return released;
 }
@@ -125,6 +158,12 @@ size_t host_pool_decay(struct host_pool *pool, unsigned int age)
     return host_release(pool, SIZE_MAX, age, false, NULL);
 }
 
+/* With the lock: is the segment of this owner, or does it overlap the memory? */
+static bool is_lost(const struct host_segment *segment, const uint64_t *owner, uint64_t addr, size_t size)
+{
+    return owner ? segment->key.owner == *owner : segment->addr < addr + size && addr < segment->addr + segment->size;
+}
+
 /* With the lock: take the first segment out that is of this owner, or overlaps the memory. */
 static struct host_segment *lost_detach(struct host_pool *pool, const uint64_t *owner, uint64_t addr, size_t size)
 {
@@ -135,8 +174,7 @@ static struct host_segment *lost_detach(struct host_pool *pool, const uint64_t *
     for (; index < pool->table_count; index++) {
         struct host_segment *segment = pool->table[index];
 
-        if (owner ? segment->key.owner == *owner
-                  : segment->addr < addr + size && addr < segment->addr + segment->size) {
+        if (is_lost(segment, owner, addr, size)) {
             host_segment_detach(pool, segment);
             pool->stats.held -= segment->size;
             return segment;
@@ -153,17 +191,15 @@ static void lose(struct host_pool *pool, const uint64_t *owner, uint64_t addr, s
 
     for (;;) {
         lock_take(&pool->lock);
+        for (segment = pool->leaving; segment; segment = segment->next)
+            segment->lost |= is_lost(segment, owner, addr, size);
         segment = lost_detach(pool, owner, addr, size);
         if (!segment && owner)
             host_families_retire(pool, *owner);
         lock_give(&pool->lock);
         if (!segment)
             return;
-        if (pool->ops->lost)
-            pool->ops->lost(pool->arg, &segment->key, segment->addr, segment->size);
-        lock_take(&pool->lock);
-        host_segment_retire(pool, segment);
-        lock_give(&pool->lock);
+        drop(pool, segment, /* lost: */ true);
     }
 }
 

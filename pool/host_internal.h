@@ -101,6 +101,7 @@ struct host_segment {
     uint64_t stamp;             /* the greatest of its blocks' */
     unsigned int live;          /* number of live blocks */
     unsigned int idle_tick;     /* pool->tick when the last one was freed */
+    bool lost;                  /* while it leaves: it was lost meanwhile, see host_segment_leaves */
     bool passing;               /* beyond the bound: goes back when its block is freed, or as soon as possible */
 };
 
@@ -194,6 +195,7 @@ struct host_pool {
     uint64_t pending;     /* bytes of requests that wait for the driver or for room; natively they would be in use */
     uint64_t native_peak; /* the most of live and pending bytes so far */
     bool vain;            /* to ask for other threads' memory was in vain the last time */
+    struct host_segment *leaving; /* detached, and about to go back to the driver */
     struct host_block *spare_blocks;
     struct host_segment *spare_segments;
     void *spare_starts;
@@ -357,16 +359,19 @@ void host_last_free_set(const struct host_pool *pool, uint64_t epoch);
  * waited for. */
 bool host_last_free_wait(struct host_pool *pool);
 
-/* --- host_bound.c: how much is held, and how it goes back. Without the lock, but for the first. --- */
+/* --- host_bound.c: how much is held, and how it goes back. Without the lock, unless a function says otherwise. --- */
 
 /* True if a block of this size may serve a request: it is large enough, and not much too large. */
 static inline bool host_fits(size_t block, size_t request)
 {
     return host_class_within(block) >= host_class_of(request) && block <= request + request / HOST_FIT_PART;
 }
-/* The bytes by which the pool would exceed its bound if it held `more` bytes more. */
+/* With the lock: the bytes by which the pool would exceed its bound if it held `more` bytes more. */
 size_t host_excess(const struct host_pool *pool, size_t more);
-/* Give back a detached segment; false: it is kept, and attached again. */
+/* With the lock: detach a segment; host_segment_give must follow. If its owner goes meanwhile, or the driver hands its
+ * memory out, it is not kept. */
+void host_segment_leaves(struct host_pool *pool, struct host_segment *segment);
+/* Give back a segment that leaves, or was never attached; false: it is kept, and attached again. */
 bool host_segment_give(struct host_pool *pool, struct host_segment *segment, bool may_wait);
 /* True if the work of all idle memory is over. Idle memory that could not go back then is kept by later work on its
  * device. */

@@ -457,7 +457,7 @@ int host_pool_free(struct host_pool *pool, uint64_t addr)
     host_hand_back(pool, block);
     if (block->segment->passing) {
         segment = block->segment;
-        host_segment_detach(pool, segment);
+        host_segment_leaves(pool, segment);
     } else {
         host_put(pool, block);
     }

@@ -124,7 +124,7 @@ uint64_t context_idle_bytes(int device, uint64_t *ret_used)
     struct context *context;
     uint64_t idle = 0, used = 0;
 
-    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
+    for (unsigned int i = 0; (context = context_next_staying(&i, device)); context_unpin(context)) {
         pool_flush(context->pool);
         pool_stats_get(context->pool, &stats);
         idle += stats.idle + arrivals_outstanding(context);

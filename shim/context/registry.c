@@ -131,21 +131,33 @@ bool context_stays(const struct context *context)
     return !atomic_load(&context->ending);
 }
 
-/* As context_next. A context that cannot be pinned is tried again until is_left_out, which waits, returns true. A
- * thread without a record leaves all out: it would try for ever. */
+/* Pin a context of the device. One that cannot be pinned is tried again until is_left_out, which waits, returns true.
+ * False: left out, or gone. A thread without a record leaves all out: it would try for ever. */
+static bool pin_after_wait(struct context *context, int device, bool (*is_left_out)(const struct context *context))
+{
+    while (atomic_load(&context->handle) && (device == CONTEXT_ALL || context->device == device) && context->pool) {
+        if (context_pin(context))
+            return true;
+        if (!pins_possible() || is_left_out(context))
+            break;
+    }
+    return false;
+}
+
 static struct context *next_after_wait(unsigned int *i, int device, bool (*is_left_out)(const struct context *context))
 {
     while (*i < atomic_load(&contexts.count)) {
         struct context *context = atomic_load(&contexts.entries[(*i)++]);
 
-        while (atomic_load(&context->handle) && (device == CONTEXT_ALL || context->device == device) && context->pool) {
-            if (context_pin(context))
-                return context;
-            if (!pins_possible() || is_left_out(context))
-                break;
-        }
+        if (pin_after_wait(context, device, is_left_out))
+            return context;
     }
     return NULL;
+}
+
+bool context_pin_staying(struct context *context)
+{
+    return pin_after_wait(context, CONTEXT_ALL, context_is_leaving);
 }
 
 struct context *context_next_staying(unsigned int *i, int device)

@@ -119,6 +119,6 @@ void policy_pinned_wait(void)
     if (!policy_auto_driver() || !host_memory_unwaited())
         return;
     limit = now_ns() + ORDER_OTHERS_WAIT_NS;
-    for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL)); context_unpin(context))
+    for (unsigned int i = 0; (context = context_next_staying(&i, CONTEXT_ALL)); context_unpin(context))
         (void)order_wait_until(context, limit);
 }

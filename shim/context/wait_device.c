@@ -58,6 +58,17 @@ bool context_wait_device_for(int device, unsigned int ms)
     return any ? all : context && context->device == device && order_wait_until(context, limit);
 }
 
+/* Whether the context's work ends until limit. */
+static CUresult wait_until(struct context *context, uint64_t limit, bool *ret_late)
+{
+    if (order_wait_until(context, limit))
+        return CUDA_SUCCESS;
+    if (capture_active_now())
+        return CUDA_ERROR_NOT_READY;
+    *ret_late = now_ns() >= limit;
+    return *ret_late ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
 CUresult context_wait_all(uint64_t limit, bool *ret_late)
 {
     CUresult result = CUDA_SUCCESS;
@@ -66,10 +77,7 @@ CUresult context_wait_all(uint64_t limit, bool *ret_late)
 
     for (unsigned int i = 0; !result && !late && (context = context_next_decided(&i, CONTEXT_ALL));
          context_unpin(context)) {
-        if (limit != WAIT_NO_LIMIT)
-            late = !order_wait_until(context, limit);
-        if (!late)
-            result = order_wait(context);
+        result = limit == WAIT_NO_LIMIT ? order_wait(context) : wait_until(context, limit, &late);
         if ((late || result) && !context_stays(context)) { /* its end has ended the work, too */
             late = false;
             result = CUDA_SUCCESS;

@@ -31,8 +31,8 @@ bool context_wait_device_for(int device, unsigned int ms);
 #define WAIT_NO_LIMIT UINT64_MAX
 /*
  * Wait on the host for the work of all contexts that are known, of every device, until limit (nanoseconds of the
- * monotonic clock). *ret_late: the limit has passed. CUDA_ERROR_NOT_READY: a stream captures, and the driver cannot
- * wait beside a capture. The caller has pinned no context.
+ * monotonic clock). *ret_late: the limit has passed. CUDA_ERROR_NOT_READY: a stream captures, beside which the driver
+ * cannot wait, or not with a limit; another error: the driver cannot wait. The caller has pinned no context.
  */
 CUresult context_wait_all(uint64_t limit, bool *ret_late);
 

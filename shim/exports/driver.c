@@ -60,13 +60,19 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
     }
 }
 
+/* Arrays and memory with a pitch are of the current device; streams, pools, graphs and libraries need not be. */
+static inline struct retry begin(enum unpooled kind)
+{
+    return kind == UNPOOLED_ARRAY || kind == UNPOOLED_PITCH ? retry_begin() : retry_begin_elsewhere();
+}
+
 #define RUNTIME(symbol, parameters)
 #define DRIVER(symbol, parameters)
 #define RETRY(symbol, parameters, arguments) RETRY_MEMORY(symbol, parameters, arguments, KINDS, 0)
 #define RETRY_MEMORY(symbol, parameters, arguments, kind, size)                                                        \
     EXPORT CUresult symbol parameters                                                                                  \
     {                                                                                                                  \
-        struct retry retry = retry_begin();                                                                            \
+        struct retry retry = begin(UNPOOLED_##kind);                                                                   \
         CUresult result;                                                                                               \
                                                                                                                        \
         do                                                                                                             \

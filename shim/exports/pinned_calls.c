@@ -78,9 +78,21 @@ EXPORT CUresult cuMemHostAlloc(void **ptr, size_t size, unsigned int flags)
     return passed(real_next(cuMemHostAlloc)(ptr, size, flags), ptr, size);
 }
 
+/* The error of the memory's context, whichever is current, or of the thread. */
+static CUresult free_failed(uint64_t addr)
+{
+    struct serve_failed failed;
+    CUresult result;
+    size_t free, total;
+
+    serve_host_failed_begin(addr, &failed);
+    result = real_next(cuMemGetInfo_v2)(&free, &total);
+    serve_host_failed_end(&failed);
+    return result;
+}
+
 EXPORT CUresult cuMemFreeHost(void *ptr)
 {
-    size_t free, total;
 
     switch (serve_host_free((uintptr_t)ptr)) {
     case SERVE_DONE:
@@ -89,7 +101,7 @@ EXPORT CUresult cuMemFreeHost(void *ptr)
         return real_next(cuMemFreeHost)(ptr);
     case SERVE_INVALID: /* the error is the driver's: a context that has failed has another one */
         return real_next(cuMemFreeHost)((void *)NOWHERE);
-    default: /* the driver's own error, of the context or of the thread */
-        return real_next(cuMemGetInfo_v2)(&free, &total);
+    default:
+        return free_failed((uintptr_t)ptr);
     }
 }

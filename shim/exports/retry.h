@@ -17,6 +17,7 @@
 #define CUPOOL_SHIM_EXPORTS_RETRY_H
 
 #include "base/process.h"
+#include "context/limits.h"
 #include "serve/serve.h"
 
 /*
@@ -31,13 +32,23 @@ extern __thread struct retry_later {
 struct retry {
     size_t wanted;         /* bytes; 0: not known */
     unsigned int arrivals; /* serve_arrivals() before the first call */
-    bool gave;             /* the pools have been asked to give back */
+    bool gave;             /* the current device's pools have been asked to give back */
+    bool elsewhere;        /* it may be memory of another device, and the other devices' pools have not been asked */
     bool asked; /* other processes have been asked, perhaps for the pool's request that this call stands for */
 };
 
 static inline struct retry retry_begin(void)
 {
     return (struct retry){.arrivals = serve_arrivals(), .asked = serve_has_asked()};
+}
+
+/* For a call whose stream, pool, graph or memory may be of another device than the current one. */
+static inline struct retry retry_begin_elsewhere(void)
+{
+    struct retry retry = retry_begin();
+
+    retry.elsewhere = true;
+    return retry;
 }
 
 /* True once. */
@@ -58,11 +69,20 @@ static inline bool retry_may(CUresult result)
     return !retry_later.on;
 }
 
+/* Once the current device's idle memory has not been enough. True: other devices' has gone. */
+static inline bool retry_elsewhere(struct retry *retry)
+{
+    const bool elsewhere = retry->elsewhere;
+
+    retry->elsewhere = false;
+    return elsewhere && serve_give_back_on(CONTEXT_ALL, serve_arrivals());
+}
+
 /* True: make the call again. */
 static inline bool retry_again(struct retry *retry, CUresult result)
 {
     return retry_may(result) && ((retry_first(&retry->gave) && serve_give_back(retry->arrivals, retry->wanted)) ||
-                                 (retry_first(&retry->asked) && serve_ask(retry->wanted)));
+                                 retry_elsewhere(retry) || (retry_first(&retry->asked) && serve_ask(retry->wanted)));
 }
 
 /* As retry_again, for a call that NCCL makes inside ncclMemAlloc: there NCCL must not be called to take a segment

@@ -277,7 +277,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGener
                          unsigned long long flags)
 {
     struct vmm_cache *cache = vmm_kept_existing();
-    struct retry retry = retry_begin();
+    struct retry retry = retry_begin_elsewhere();
     const bool whole = !offset && !flags;
     struct call call;
     CUresult result;

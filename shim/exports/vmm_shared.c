@@ -95,7 +95,7 @@ EXPORT CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUde
 
 static CUresult map_arrays(enum real_symbol symbol, CUarrayMapInfo *list, unsigned int count, CUstream stream)
 {
-    struct retry retry = retry_begin();
+    struct retry retry = retry_begin_elsewhere();
     CUresult result;
 
     for (unsigned int i = 0; list && i < count; i++)

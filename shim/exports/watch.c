@@ -430,9 +430,9 @@ static void context_made_with_after(struct watch *w, const CUcontext *context, c
 #define RETRIED_ON_DEVICE_NEXT(symbol) real_next(symbol)
 #define ONCE_BEGIN                     ((struct retry){0})
 #define ONCE_AGAIN                     false
-#define RETRIED_BEGIN                  retry_begin()
+#define RETRIED_BEGIN                  retry_begin_elsewhere()
 #define RETRIED_AGAIN                  retry_again(&retry, result)
-#define RETRIED_OUTSIDE_BEGIN          retry_begin()
+#define RETRIED_OUTSIDE_BEGIN          retry_begin_elsewhere()
 #define RETRIED_OUTSIDE_AGAIN          retry_again_outside(&retry, result)
 #define RETRIED_ON_DEVICE_BEGIN        retry_begin()
 #define RETRIED_ON_DEVICE_AGAIN        retry_again_on_device(&retry, result, device)

@@ -12,6 +12,7 @@
 #include "base/conf.h"
 #include "base/memory_limit.h"
 #include "base/process.h"
+#include "context/enter.h"
 #include "context/host_memory.h"
 #include "context/lifetime.h"
 #include "context/pins.h"
@@ -106,6 +107,25 @@ enum serve_verdict serve_host_free(uint64_t addr)
         return SERVE_FAILED;
     rc = host_pool_free(pool, addr);
     return !rc ? SERVE_DONE : rc == -EINVAL ? SERVE_INVALID : rc == -ENOENT ? SERVE_FORWARD : SERVE_FAILED;
+}
+
+void serve_host_failed_begin(uint64_t addr, struct serve_failed *ret_failed)
+{
+    struct context *context;
+
+    *ret_failed = (struct serve_failed){0};
+    if (host_memory_owner(addr, &context) || !context_pin(context))
+        return;
+    ret_failed->context = context;
+    (void)context_enter(context, &ret_failed->visit);
+}
+
+void serve_host_failed_end(struct serve_failed *failed)
+{
+    if (!failed->context)
+        return;
+    context_leave(failed->context, &failed->visit);
+    context_unpin(failed->context);
 }
 
 bool serve_host_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size)

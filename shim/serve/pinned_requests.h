@@ -23,6 +23,9 @@ void serve_host_passed(uint64_t addr, size_t size);
 
 /* Free memory. SERVE_DONE, SERVE_FORWARD, SERVE_INVALID, SERVE_FAILED as for serve_free. */
 enum serve_verdict serve_host_free(uint64_t addr);
+/* After SERVE_FAILED: as serve_failed_begin and serve_failed_end, for pinned memory. */
+void serve_host_failed_begin(uint64_t addr, struct serve_failed *ret_failed);
+void serve_host_failed_end(struct serve_failed *failed);
 
 /* Is the address in memory of the pool? Then the live block around it; *ret_size 0: there is none. */
 bool serve_host_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size);

@@ -5,6 +5,16 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("a wait with a limit goes on without one", ["shim_waits"], [
+        ("result = limit == WAIT_NO_LIMIT ? order_wait(context) : wait_until(context, limit, &late);",
+         "late = limit != WAIT_NO_LIMIT && !order_wait_until(context, limit); result = late ? CUDA_SUCCESS : order_wait(context); (void)wait_until;")]),
+    Mutant("work is late where the driver cannot be asked", ["shim_waits"], [
+        ("*ret_late = now_ns() >= limit;", "*ret_late = true;")]),
+    Mutant("work is late where a stream captures", ["shim_waits"], [
+        ("if (capture_active_now()) return CUDA_ERROR_NOT_READY; *ret_late = now_ns() >= limit;", "*ret_late = now_ns() >= limit;")]),
+    Mutant("the free memory leaves out a context of which a reference is given back", ["shim_memory"], [
+        ("(context = context_next_staying(&i, device)); context_unpin(context)) { pool_flush(context->pool); pool_stats_get(context->pool, &stats); idle",
+         "(context = context_next(&i, device)); context_unpin(context)) { pool_flush(context->pool); pool_stats_get(context->pool, &stats); idle")]),
     Mutant("memory that goes because little is free counts as decayed", ["shim_trace"], [
         ('(strcmp(why, "reserve") == 0 && conf', '(strcmp(why, "reserve") == 0 || conf')]),
     Mutant("an ending waits for ever for threads that wait for another one", ["shim_ending"], [
@@ -298,7 +308,7 @@ MUTANTS = [
     Mutant("free memory is that of one context", ["meminfo static preloaded"], [
         ("idle += stats.idle + arrivals_outstanding(context);", "idle = stats.idle + arrivals_outstanding(context);")]),
     Mutant("free memory is that of all devices", ["shim_memory", "meminfo static preloaded / each_device"], [
-        ("uint64_t idle = 0, used = 0; for (unsigned int i = 0; (context = context_next(&i, device));", "uint64_t idle = 0, used = 0; (void)device; for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL));")]),
+        ("uint64_t idle = 0, used = 0; for (unsigned int i = 0; (context = context_next_staying(&i, device));", "uint64_t idle = 0, used = 0; (void)device; for (unsigned int i = 0; (context = context_next_staying(&i, CONTEXT_ALL));")]),
     Mutant("free memory does not count deferred blocks", ["meminfo static preloaded"], [
         ("{ pool_flush(context->pool); pool_stats_get(context->pool, &stats); idle +=", "{ pool_stats_get(context->pool, &stats); idle +=")]),
     Mutant("no large blocks share a segment", ["stats / Packed"], [(".break_max = as->capacity / SHARED_PART,", ".break_max = 0,")]),

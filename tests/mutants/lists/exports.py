@@ -131,9 +131,13 @@ MUTANTS = [
          "context = NULL; return after_leaving(context, real_next(cuGreenCtxDestroy)(green));")]),
     Mutant("a context that is refused is not asked for again", ["rows driver"], [
         ("&& serve_give_back_on(device, retry->arrivals))", "&& false)")]),
-    Mutant("a capture keeps idle memory from a call for a device", ["shim_refused"], [
+    Mutant("a call that may take another device's memory gets the current one's idle memory alone", ["shim_retry"], [
+        ("return elsewhere && serve_give_back_on(CONTEXT_ALL, serve_arrivals());", "return elsewhere && false;")]),
+    Mutant("a call for memory of the current device empties the other devices' pools", ["shim_retry"], [
+        ("return kind == UNPOOLED_ARRAY || kind == UNPOOLED_PITCH ? retry_begin() : retry_begin_elsewhere();", "return retry_begin_elsewhere();")]),
+    Mutant("a capture keeps idle memory from a call for a device", ["shim_retry"], [
         ("&& serve_give_back_on(device, retry->arrivals))", '&& (serve_release(device, "oom") || serve_arrivals() != retry->arrivals))')]),
-    Mutant("physical memory of another device gets the current one's idle memory", ["shim_refused"], [
+    Mutant("physical memory of another device gets the current one's idle memory", ["shim_retry"], [
         ("|| create_again(&retry, result, properties));", "|| retry_again_outside(&retry, result));")]),
 
     # --- out of memory, limits, figures ---
@@ -254,13 +258,13 @@ MUTANTS = [
         ("if (!length) return CUDA_ERROR_NOT_FOUND;", "")]),
     Mutant("a context whose destruction was not permitted loses its pool", ["shim_refused"], [
         ("case CUDA_ERROR_NOT_PERMITTED: case CUDA_ERROR_DEINITIALIZED: return true;", "case CUDA_ERROR_DEINITIALIZED: return true;")]),
-    Mutant("a call for a device is not made again after memory has arrived", ["shim_refused"], [
+    Mutant("a call for a device is not made again after memory has arrived", ["shim_retry"], [
         ("return device_trim(device, NULL) || retried || context_arrivals() != before;", "return device_trim(device, NULL) || retried;")]),
     Mutant("NCCL: a communicator that is shrunk with one more flag stays open", ["nccl_rows"], [
         ("if (flags & NCCL_SHRINK_ABORT)", "if (flags == NCCL_SHRINK_ABORT)")]),
     Mutant("NCCL: memory is asked for again whatever the reason of the refusal", ["nccl_rows / Rows.test_groups_and_memory"], [
         ("while (result && retry_later.refused && retry_again", "while (result && retry_again")]),
-    Mutant("cuMemCreate without a context does not try again after another thread gave memory back", ["shim_refused"], [
+    Mutant("cuMemCreate without a context does not try again after another thread gave memory back", ["shim_retry"], [
         ("|| serve_arrivals() != arrivals);", ");")]),
     Mutant("SYNC_MEMOPS among other flags does not matter", ["rows driver"], [
         ("flags & CU_CTX_SYNC_MEMOPS", "flags == CU_CTX_SYNC_MEMOPS")]),
@@ -285,9 +289,9 @@ MUTANTS = [
         ("if (!result && cache && caller_is_outside(caller_of(CALLER)))", "if (!result && cache)", "cuMemRetainAllocationHandle")]),
     Mutant("api: a call for tickets loses errno", ["shim_api"], [
         ("errno = call->error;", "")]),
-    Mutant("a call that a device refuses is made again after another device's idle memory has gone", ["shim_refused"], [
+    Mutant("a call that a device refuses is made again after another device's idle memory has gone", ["shim_retry"], [
         ("serve_give_back_on(device, retry->arrivals)", "serve_give_back_on(0, retry->arrivals)")]),
-    Mutant("idle memory of a context that a call may end, and does not, is not given back", ["shim_refused"], [
+    Mutant("idle memory of a context that a call may end, and does not, is not given back", ["shim_retry"], [
         ("(other = context_next_staying(&i, device))", "(other = context_next(&i, device))")]),
     Mutant("a library's call counts as the program's whose cudaMalloc the runtime served before", ["callers"], [
         ("error = real_runtime(cudaMalloc, CALLER)(ptr, size); serve_call_from(NULL);", "error = real_runtime(cudaMalloc, CALLER)(ptr, size);")]),

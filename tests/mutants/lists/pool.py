@@ -13,6 +13,10 @@ MUTANTS = [
         ("(addr / POOL_GRANULE) % SLOTS + 1; slots && i > 0", "(addr / POOL_GRANULE) % SLOTS; slots && i > 0")]),
     Mutant("statistics count an idle segment for each of its cached blocks", ["survey", "life"], [
         ("segment->size : 0; segment->cached = 0;", "segment->size : 0;")]),
+    Mutant("pinned memory of a busy context keeps others' from going back", ["host_bound"], [
+        ("const uint64_t its = segment->key.owner;", "const uint64_t its = owner = segment->key.owner;")]),
+    Mutant("pinned memory whose context has ended while it went back is kept", ["host_bound"], [
+        ("lost = rc == -EBUSY && segment->lost;", "lost = false;")]),
     Mutant("a refused pinned request waits for later work", ["host_bound"], [
         ("host_release(r->pool, SIZE_MAX, 0, false, &need) ? ROOM", "host_release(r->pool, SIZE_MAX, 0, true, &need) ? ROOM")]),
     Mutant("a passing block that was kept is spared for what it cannot serve", ["host_bound"], [

@@ -108,7 +108,7 @@ MUTANTS = [
         ("return !serve_had_context && !capture_active();", "return !serve_had_context;")]),
     Mutant("other processes are not asked for what the limit has refused", ["shim_refused"], [
         ("has_asked = rc == -ENOMEM;", "has_asked = true;")]),
-    Mutant("a request for more than the device has empties its pools", ["shim_refused"], [
+    Mutant("a request for more than the device has empties its pools", ["shim_retry"], [
         ("process_has_begun() && !never_fits(wanted) && context_trim(before)", "process_has_begun() && context_trim(before)")]),
     Mutant("a parked block whose context goes is released again and again", ["shim_memory"], [
         ("ipc_table_take(addr); /* if its context is gone */", "")]),

@@ -197,8 +197,13 @@ static int fake_free(void *arg, const struct host_key *key, uint64_t addr, size_
 {
     struct host_fake *fake = arg;
     const int rc = enter(fake, HOST_CALL_FREE);
+    void (*meanwhile)(void) = fake->freed_meanwhile;
 
-    if (rc == -EBUSY || fake->frozen)
+    if (meanwhile) {
+        fake->freed_meanwhile = NULL;
+        meanwhile();
+    }
+    if (rc == -EBUSY || fake->frozen || (fake->busy && key->owner == fake->busy))
         return -EBUSY;
     if (!may_wait && atomic_load(&fake->completed) < atomic_load(&fake->launched))
         return -EBUSY;

@@ -36,6 +36,7 @@ struct host_fake {
     enum host_call fail_call;
     int fail_rc;
     bool frozen;                   /* a capture: record, query and free say -EBUSY */
+    uint64_t busy;                 /* free says -EBUSY for this owner's memory */
     bool slow;                     /* questions may take longer than others wait: threads meet in them */
     bool alone;                    /* one thread: the pool's lock must be free in every call */
     atomic_bool hold;              /* record does not return meanwhile */
@@ -44,6 +45,7 @@ struct host_fake {
     unsigned int late;             /* so many queries say that work is not over which is */
     void (*meanwhile)(void);       /* NULL, or what another thread does during the next allocation */
     void (*asked_meanwhile)(void); /* as meanwhile, during the next query */
+    void (*freed_meanwhile)(void); /* as meanwhile, during the next free */
     size_t offset;                 /* of the next allocation from a multiple of 2 MiB */
     size_t lost;                   /* bytes reported as lost */
     _Atomic(size_t) unreported;    /* bytes that the driver has given and the pool has not reported */

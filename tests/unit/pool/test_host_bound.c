@@ -328,6 +328,49 @@ CASE(test_passing_block_that_was_kept_does_not_age)
     assert_int_equal(stats().held, 60 * MIB);
 }
 
+static uint64_t get_of(uint64_t owner, size_t size)
+{
+    struct host_key key = plain;
+    uint64_t addr = 0;
+
+    key.owner = owner;
+    PASSES(program_alloc(&fake, &key, size, ID, &addr));
+    return addr;
+}
+
+/* A context that is at work keeps its own memory alone from going back. */
+CASE(test_busy_owner_keeps_its_own_alone)
+{
+    const uint64_t busy = get_of(plain.owner + 1, 10 * MIB);
+    uint64_t a[3];
+
+    get_all(a, 3, 10 * MIB);
+    put(busy, 10 * MIB);
+    assert_int_equal(host_pool_decay(fake.pool, 100), 0); /* it is idle for longer */
+    put_all(a, 3, 10 * MIB);
+    fake.busy = plain.owner + 1;
+    assert_int_equal(host_pool_trim(fake.pool, /* may_wait: */ false), 30 * MIB);
+    fake.busy = 0;
+}
+
+static void owner_goes(void)
+{
+    host_pool_owner_gone(fake.pool, plain.owner);
+}
+
+/* Memory that cannot go back just now, because its context is about to end, ends with it. */
+CASE(test_owner_goes_beside_a_free)
+{
+    put(get(10 * MIB), 10 * MIB);
+    fake.busy = plain.owner;
+    fake.freed_meanwhile = owner_goes;
+    assert_int_equal(host_pool_trim(fake.pool, /* may_wait: */ false), 10 * MIB);
+    fake.busy = 0;
+    assert_int_equal(stats().held, 0);
+    assert_int_equal(stats().segments, 0);
+    assert_int_equal(fake.lost, 10 * MIB);
+}
+
 static void third_comes_and_goes(void)
 {
     put(get(80 * MIB), 80 * MIB);

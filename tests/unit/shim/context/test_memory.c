@@ -43,6 +43,27 @@ READY_CASE(test_used, .environment = ORDERED)
     assert_true(used >= MIB);
 }
 
+static void end_decided(void *arg)
+{
+    if (fake.relaxes > 3)
+        atomic_store(&((struct context *)arg)->leaving, 0);
+}
+
+/* Another thread gives back a reference to the context, which stays. */
+READY_CASE(test_idle_bytes_beside_an_end, .environment = ORDERED)
+{
+    uint64_t before, used_before, used;
+
+    assert_int_equal(pool_free(block(context, MIB)), 0);
+    before = context_idle_bytes(0, &used_before);
+    assert_true(before >= MIB);
+    atomic_store(&context->leaving, 1);
+    fake.relax = end_decided;
+    fake.relax_arg = context;
+    assert_int_equal(context_idle_bytes(0, &used), before);
+    assert_int_equal(used, used_before);
+}
+
 READY_CASE(test_scarce, .environment = ORDERED)
 {
     assert_false(segment_ops.scarce(context));

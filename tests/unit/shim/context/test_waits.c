@@ -233,6 +233,34 @@ ALL_CASE(test_wait_all_until, .environment = ORDERED)
     assert_int_equal(fake.relaxes, 7);
 }
 
+/* Other threads may launch more work all the time: the driver's own wait has no limit. */
+ALL_CASE(test_wait_all_until_launches, .environment = ORDERED)
+{
+    bool late = true;
+
+    fake.relax_step = MS;
+    works(0, 5);
+    assert_int_equal(context_wait_all(now() + 30 * MS, &late), CUDA_SUCCESS);
+    assert_false(late);
+    assert_int_equal(fake_calls(FN(cuCtxSynchronize)), 0);
+}
+
+/* No work has been late. */
+ALL_CASE(test_wait_all_until_fails, .environment = ORDERED)
+{
+    bool late = true;
+
+    fake.relax_step = MS;
+    fake.contexts[0].error = CUDA_ERROR_LAUNCH_FAILED;
+    assert_int_equal(context_wait_all(now() + 30 * MS, &late), CUDA_ERROR_UNKNOWN);
+    assert_false(late);
+    fake.contexts[0].error = CUDA_SUCCESS;
+    atomic_store(&capture_count, 1);
+    assert_int_equal(context_wait_all(now() + 30 * MS, &late), CUDA_ERROR_NOT_READY);
+    assert_false(late);
+    atomic_store(&capture_count, 0);
+}
+
 /* --- primary contexts in which nothing was pooled --- */
 
 static void primary_resets(void *arg)

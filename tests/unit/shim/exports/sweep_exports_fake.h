@@ -447,6 +447,10 @@ ANSWER(size_t, host_pool_decay, (struct host_pool * pool, unsigned int age), 1, 
 TOLD(host_pool_disown, (struct host_pool * pool, uint64_t addr, size_t size), "%llx %zu", (ull)addr, size)
 TOLD(oom_report_host, (size_t size), "%zu", size)
 IS(context_failed, (const struct context *context), false)
+IS(context_pin, (struct context * context), true)
+TOLD(context_unpin, (struct context * context), "")
+ANSWER(CUresult, context_enter, (const struct context *context, struct visit *visit), 0, OR(CUDA_ERROR_UNKNOWN))
+TOLD(context_leave, (const struct context *context, struct visit *visit), "")
 ANSWER(uint64_t, machine_memory, (void), 8000, OR(80))
 ANSWER(unsigned int, machine_ranks, (void), 2, OR(1))
 
