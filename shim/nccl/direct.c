@@ -14,6 +14,7 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/arrivals.h"
+#include "context/cuda_memory.h"
 #include "context/enter.h"
 #include "context/lifetime.h"
 #include "context/registry.h"
@@ -38,8 +39,10 @@ static struct {
     struct table unmapped; /* memory that has been unmapped and is still registered */
 } direct = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* The driver's result for this thread's free; CUDA_SUCCESS if the free is deferred. */
+/* The driver's result for this thread's free; CUDA_SUCCESS if the free is deferred. frees: the program is making it,
+ * and it natively waits for the device. */
 static __thread CUresult freed __attribute__((tls_model("initial-exec")));
+static __thread bool frees __attribute__((tls_model("initial-exec")));
 
 static bool is_on(void)
 {
@@ -199,11 +202,15 @@ static void release(void *arg, uint64_t addr, size_t size)
     CUstreamCaptureMode mode;
     bool relaxed;
 
-    (void)arg;
-    (void)size;
     /* The entry goes first, because the driver may give the address to another thread at once. */
     if (!entry_forget(&direct.memory, addr))
         return;
+    /* Later, or on a thread that need not wait, cuMemFree would wait for work that may wait for this thread. */
+    if (!frees) {
+        if (cuda_source.put(arg, addr, size))
+            context_arrived();
+        return;
+    }
     relaxed = capture_mode_relax(driver, &mode);
     freed = driver->cuMemFree_v2(addr);
     capture_mode_restore(driver, relaxed, mode);
@@ -227,16 +234,18 @@ static bool entry_becomes(uint64_t addr, enum state from, enum state to)
 
 /*
  * Release this thread's entry in STATE_GOING once all work has ended, as natively before a free: peers write into
- * registered memory. False: the work cannot be waited for, and the entry is kept.
+ * registered memory. wait: it does natively. False: the work cannot be waited for, and the entry is kept.
  */
-static bool entry_let_go(uint64_t addr, int device, bool wait)
+static bool entry_let_go(const struct entry *entry, bool wait)
 {
-    if (!(wait ? context_wait_device(device) : context_wait_device_for(device, 0))) {
-        entry_becomes(addr, STATE_GOING, STATE_DEFERRED);
+    if (!(wait ? context_wait_device(entry->device) : context_wait_device_for(entry->device, 0))) {
+        entry_becomes(entry->addr, STATE_GOING, STATE_DEFERRED);
         return false;
     }
-    if (nccl_segment_remove(addr, release, NULL))
-        release(NULL, addr, 0);
+    frees = wait;
+    if (nccl_segment_remove(entry->addr, release, entry->context))
+        release(entry->context, entry->addr, entry->size);
+    frees = false;
     return true;
 }
 
@@ -267,7 +276,7 @@ bool direct_free(uint64_t addr, bool waits, CUresult *ret_result)
         return true;
     /* Memory that cannot go now is freed later; the program has no more to do with it. */
     freed = CUDA_SUCCESS;
-    if (!entry_let_go(addr, copy.device, waits) && waits && context_failed(copy.context)) {
+    if (!entry_let_go(&copy, waits) && waits && context_failed(copy.context)) {
         /* The context has failed, and the communicators with it. */
         pthread_mutex_lock(&direct.lock);
         entry = direct_at(&direct.memory, addr);
@@ -389,7 +398,7 @@ static void freed_retry(int device)
         }
         pthread_mutex_unlock(&direct.lock);
         if (more && entry_becomes(copy.addr, STATE_DEFERRED, STATE_GOING))
-            entry_let_go(copy.addr, copy.device, /* wait: */ false);
+            entry_let_go(&copy, /* wait: */ false);
     } while (more);
 }
 

@@ -43,9 +43,13 @@ MUTANTS = [
 
     # --- memory past the pool that is registered once it is used ---
     Mutant("used memory: it is freed while it is registered", ["nccl_used / Used.test_reused"], [
-        ("if (nccl_segment_remove(addr, release, NULL)) release(", "release(")]),
+        ("if (nccl_segment_remove(entry->addr, release, entry->context)) release(", "release(")]),
     Mutant("used memory: it is freed under work that uses it", ["nccl_used / Used.test_under_work"], [
-        ("if (!(wait ? context_wait_device(device) :", "if (!(wait ? true :")]),
+        ("if (!(wait ? context_wait_device(entry->device) :", "if (!(wait ? true :")]),
+    Mutant("used memory: what a group has kept is freed under later work", ["shim_nccl_direct"], [
+        ("frees = false; return true;", "return true;")]),
+    Mutant("used memory: a free that need not wait waits", ["shim_nccl_direct"], [
+        ("frees = wait;", "frees = true;")]),
     Mutant("used memory: a thread that frees takes over memory that another is freeing", ["nccl_used / Used.test_under_work"], [
         ("if (copy.state == STATE_USED) direct_set(&direct.memory, entry, STATE_GOING);", "if (copy.state == STATE_USED) entry_set(entry, STATE_DEFERRED);"),
         ("freed_retry(device);", "freed_retry(-1);")], 40),
@@ -87,6 +91,6 @@ MUTANTS = [
         ("made_in_group = made_in_group && nccl_reg_group_depth();", "made_in_group = false;")]),
     Mutant("NCCL: a communicator that a group ends is gone at the end of an inner one", ["nccl_rows / Rows.test_ends"], [
         ("while (ending && !nccl_reg_group_depth())", "while (ending)")]),
-    Mutant("used memory: it is waited for while this thread's group is open", ["shim_nccl_calls"], [
+    Mutant("used memory: it is waited for while this thread's group is open", ["shim_nccl_direct"], [
         ("i < UNMAP_TRIES && !nccl_reg_group_depth(); i++", "i < UNMAP_TRIES; i++")]),
 ]
