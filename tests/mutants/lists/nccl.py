@@ -38,6 +38,10 @@ MUTANTS = [
         ("size > whole - (addr - start))", "size > whole)")]),
     Mutant("windows: what a window holds goes before it", ["window"], [
         ("nccl_user_registered(comm, name_of(window), whole.addr, whole.size);", ";")]),
+    Mutant("windows: one that NCCL refuses to undo is forgotten", ["shim_nccl_calls", "window"], [
+        ("if (!rc) /* if NCCL refuses, the window may still be there */ nccl_user_deregistered(", "nccl_user_deregistered(")]),
+    Mutant("windows: one that has gone is undone again", ["window"], [
+        ("rc = nccl_user_known(comm, name_of(window)) ? 0 : -EINVAL;", "rc = 0;")]),
     Mutant("windows: a rank that has nothing to offer keeps that to itself", ["window"], [
         (": -(int)all[i].problem;", ": -(int)mine->problem;")]),
 

@@ -294,6 +294,36 @@ ISOLATED_CASE(test_window_after_a_refusal, .environment = USED)
     assert_non_null(strstr(log + 1, "alloc:c0,72 "));
 }
 
+static ncclResult_t window_refuses(ncclComm_t comm, ncclWindow_t window)
+{
+    return ncclInvalidArgument;
+}
+
+/* NCCL refuses to undo a window: it is there as before, its memory stays, and it can be undone later. */
+ISOLATED_CASE(test_window_stays_where_nccl_refuses, .environment = USED)
+{
+    const ncclUniqueId id = {{0}};
+    ncclWindow_t window = NULL;
+    ncclComm_t comm = NULL;
+    void *ptr = NULL;
+
+    nccl_start();
+    nccl_begin();
+    assert_int_equal(ncclCommInitRank(&comm, 2, id, 1), 0);
+    assert_int_equal(ncclMemAlloc(&ptr, 2 * MIB), 0);
+    assert_int_equal(window_register(comm, (uintptr_t)ptr, 1000, &window), 0);
+    nccl.functions.next[REAL_NCCL_ncclCommWindowDeregister] = (void *)window_refuses;
+    assert_int_equal(window_deregister(comm, window), -EIO);
+    assert_int_equal(ncclMemFree(ptr), 0);
+    assert_int_equal(nccl.memory, 1);
+    nccl.functions.next[REAL_NCCL_ncclCommWindowDeregister] = (void *)window_end;
+    assert_int_equal(window_deregister(comm, (ncclWindow_t)((char *)window + 16)), -EINVAL);
+    assert_int_equal(window_deregister(comm, window), 0);
+    assert_int_equal(nccl_retry_parked(-1), 2 * MIB);
+    assert_int_equal(nccl.memory, 0);
+    assert_int_equal(window_deregister(comm, window), -EINVAL);
+}
+
 ISOLATED_CASE(test_window_without_a_driver, .environment = USED)
 {
     const ncclUniqueId id = {{0}};
