@@ -29,6 +29,8 @@ typedef unsigned long long ull;
 /* The least size in bytes: smaller allocations share pages, and NCCL registers whole pages. */
 #define SIZE_MIN ((size_t)2 << 20)
 
+/* The longest wait for the device, in milliseconds, of an unmapping, which natively does not wait. */
+#define UNMAP_WAIT_MS 1000u
 /* How often an unmapping asks again while it waits for other threads' calls; 20 ms in all. */
 #define UNMAP_TRIES 200u
 
@@ -36,6 +38,7 @@ static struct {
     pthread_mutex_t lock; /* guards everything below */
     struct table memory;
     struct table physical;
+    struct table leaving;  /* memory that threads are about to unmap; the driver may refuse */
     struct table unmapped; /* memory that has been unmapped and is still registered */
 } direct = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -313,16 +316,17 @@ static bool is_unmapped(uint64_t addr)
  * Used memory is about to be unmapped, or has gone already. The program goes on to release its memory and its
  * addresses, so only the deregistration can be deferred. Where it cannot be done now, the segment stays parked and is
  * not forgotten, because NCCL would find it for the next memory mapped here. That memory is registered only after the
- * deregistration, which direct_prepare tries again first.
+ * deregistration, which direct_prepare tries again first. *ms: the longest wait for the device; 0 after one in vain.
  */
-static void segment_ends(const struct entry *entry)
+static void segment_ends(const struct entry *entry, unsigned int *ms)
 {
     if (entry->state == STATE_GOING) {
         nccl_segment_lost(entry->context, entry->addr);
         return;
     }
-    /* Waits if that is possible. The program itself answers for its memory being out of use when it unmaps it. */
-    context_wait_device(entry->device);
+    /* The program itself answers for its memory being out of use when it unmaps it. */
+    if (!context_wait_device_for(entry->device, *ms))
+        *ms = 0;
     pthread_mutex_lock(&direct.lock);
     direct_add(&direct.unmapped, &(struct entry){.addr = entry->addr, .size = entry->size});
     pthread_mutex_unlock(&direct.lock);
@@ -342,9 +346,11 @@ static void segment_ends(const struct entry *entry)
             entry->size, (ull)entry->addr);
 }
 
-void direct_range_ends(uint64_t addr, size_t size)
+/* to: gets the entries of memory that the program has not freed; NULL: nothing does. */
+static void range_ends(uint64_t addr, size_t size, struct table *to)
 {
     struct entry *entry, copy;
+    unsigned int ms = UNMAP_WAIT_MS;
 
     if (!is_on())
         return;
@@ -354,11 +360,40 @@ void direct_range_ends(uint64_t addr, size_t size)
         if (entry) {
             copy = *entry;
             direct_delete(&direct.memory, entry);
+            if (to && (copy.state == STATE_UNUSED || copy.state == STATE_USED))
+                direct_add(to, &(struct entry){.addr = copy.addr, .size = copy.size, .context = copy.context});
         }
         pthread_mutex_unlock(&direct.lock);
         if (entry && copy.state != STATE_UNUSED)
-            segment_ends(&copy);
+            segment_ends(&copy, &ms);
     } while (entry);
+}
+
+void direct_range_ends(uint64_t addr, size_t size)
+{
+    range_ends(addr, size, NULL);
+}
+
+void direct_unmaps(uint64_t addr, size_t size)
+{
+    /* The entries go first, because another thread may map other memory there at once. */
+    range_ends(addr, size, &direct.leaving);
+}
+
+void direct_unmapped(uint64_t addr, size_t size, bool done)
+{
+    struct entry *entry, copy;
+
+    if (!is_on())
+        return;
+    pthread_mutex_lock(&direct.lock);
+    while ((entry = direct_overlapping(&direct.leaving, addr, size))) {
+        copy = *entry;
+        direct_delete(&direct.leaving, entry);
+        if (!done && !direct_overlapping(&direct.memory, copy.addr, copy.size))
+            direct_add(&direct.memory, &copy);
+    }
+    pthread_mutex_unlock(&direct.lock);
 }
 
 void direct_context_gone(const struct context *context)

@@ -61,6 +61,15 @@ MUTANTS = [
         ("atomic_load(&retrying) && !retries &&", "false &&")]),
     Mutant("used memory: it is unmapped while it is registered", ["nccl_used / Used.test_mapped"], [
         ("if (nccl_segment_remove(entry->addr, unmapped_gone, NULL)) unmapped_gone(", "unmapped_gone(")]),
+    Mutant("used memory: after an unmapping that the driver refuses it is not registered any more",
+           ["shim_nccl_direct", "nccl_used / Used.test_unmapping_refused"], [
+        ("if (!done && !direct_overlapping(", "if (false && !direct_overlapping(")]),
+    Mutant("used memory: what is unmapped comes back", ["shim_nccl_direct"], [
+        ("if (!done && !direct_overlapping(", "(void)done; if (!direct_overlapping(")]),
+    Mutant("used memory: an unmapping waits for what never ends", ["shim_nccl_direct"], [
+        ("if (!context_wait_device_for(entry->device, *ms))", "if (!context_wait_device(entry->device))")]),
+    Mutant("used memory: an unmapping waits in vain for each part", ["shim_nccl_direct"], [
+        ("if (!context_wait_device_for(entry->device, *ms)) *ms = 0;", "context_wait_device_for(entry->device, *ms);")]),
     Mutant("used memory: another thread's call decides whether it is deregistered", ["nccl_used / Used.test_unmapped_beside_others"], [
         ("is_unmapped(entry->addr) && i < UNMAP_TRIES &&", "false &&")], 20),
     Mutant("an allocation is registered for a buffer that goes beyond it", ["nccl_used / Used.test_less_than_the_buffer"], [

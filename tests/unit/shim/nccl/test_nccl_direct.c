@@ -152,3 +152,103 @@ ISOLATED_CASE(test_unmapped_in_a_group, .environment = USED)
     assert_non_null(strstr(fake.said, "go although NCCL has them registered"));
     assert_int_equal(ncclGroupEnd(), 0);
 }
+
+/* Natively an unmapping waits for nothing, and the device may wait for this thread. */
+ISOLATED_CASE(test_unmapped_beside_work_without_end, .environment = USED)
+{
+    const CUdeviceptr addr = 0x660000000000;
+    const ncclComm_t comm = comm_begin();
+    struct nccl_reg_stats is = {0};
+    uint64_t before;
+
+    map(addr, 2 * MIB);
+    map(addr + 2 * MIB, 2 * MIB);
+    assert_int_equal(reduce(comm, addr, 64), 0);
+    assert_int_equal(reduce(comm, addr + 2 * MIB, 64), 0);
+    fake.contexts[0].launched++;
+    fake.relax_step = MS;
+    before = now();
+    direct_range_ends(addr, 4 * MIB);
+    assert_in_range(now() - before, 1000 * MS, 1100 * MS); /* not for each of them */
+    nccl_stats_get(&is);
+    assert_int_equal(is.segments, 0);
+    assert_int_equal(is.detached, 2);
+}
+
+/* The driver refuses to unmap it: it is there as before, and registered anew with its next use. */
+ISOLATED_CASE(test_not_unmapped, .environment = USED)
+{
+    const CUdeviceptr addr = 0x660000000000;
+    const ncclComm_t comm = comm_begin();
+    struct nccl_reg_stats is = {0};
+
+    map(addr, 2 * MIB);
+    map(addr + 2 * MIB, 2 * MIB); /* is not used yet */
+    assert_int_equal(reduce(comm, addr, 64), 0);
+    direct_unmaps(addr, 3 * MIB);
+    nccl_stats_get(&is);
+    assert_int_equal(is.segments, 0); /* the driver's call comes after that */
+    direct_unmapped(addr, 3 * MIB, /* done: */ false);
+    assert_int_equal(reduce(comm, addr, 64), 0);
+    assert_int_equal(reduce(comm, addr + 2 * MIB, 64), 0);
+    nccl_stats_get(&is);
+    assert_int_equal(is.segments, 2);
+    assert_int_equal(is.attached, 3);
+    direct_unmaps(addr, 4 * MIB);
+    direct_unmapped(addr, 4 * MIB, /* done: */ true);
+    /* A refused call for these addresses brings nothing back that has gone. */
+    direct_unmaps(addr, 4 * MIB);
+    direct_unmapped(addr, 4 * MIB, /* done: */ false);
+    assert_int_equal(reduce(comm, addr, 64), 0);
+    nccl_stats_get(&is);
+    assert_int_equal(is.segments, 0);
+    assert_int_equal(is.attached, 3);
+}
+
+/* Nor does it unmap memory of cuMemAlloc. */
+ISOLATED_CASE(test_not_mapped, .environment = USED)
+{
+    const ncclComm_t comm = comm_begin();
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    struct nccl_reg_stats is = {0};
+    CUdeviceptr addr = 0;
+
+    assert_int_equal(fake.driver.cuMemAlloc_v2(&addr, 4 * MIB), CUDA_SUCCESS);
+    direct_allocated(addr, 4 * MIB);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(reduce(comm, addr, MIB), 0);
+        direct_unmaps(addr, 4 * MIB);
+        direct_unmapped(addr, 4 * MIB, /* done: */ false);
+    }
+    assert_int_equal(reduce(comm, addr, MIB), 0);
+    nccl_stats_get(&is);
+    assert_int_equal(is.attached, 3);
+    assert_true(direct_free(addr, /* waits: */ true, &result));
+    assert_int_equal(result, CUDA_SUCCESS);
+    /* After a free nothing comes back. */
+    direct_unmaps(addr, 4 * MIB);
+    direct_unmapped(addr, 4 * MIB, /* done: */ false);
+    assert_false(direct_free(addr, /* waits: */ true, &result));
+}
+
+/* Another thread has mapped other memory there since, all of it or a part. */
+ISOLATED_CASE(test_mapped_again, .environment = USED)
+{
+    const CUdeviceptr addr = 0x660000000000;
+    const ncclComm_t comm = comm_begin();
+    struct nccl_reg_stats is = {0};
+
+    for (int done = 0; done < 2; done++) {
+        map(addr, 4 * MIB);
+        direct_unmaps(addr, 4 * MIB);
+        fake_range_of(addr)->size = 0;
+        map(addr + 2 * MIB, 2 * MIB);
+        direct_unmapped(addr, 4 * MIB, done);
+        assert_int_equal(reduce(comm, addr + 2 * MIB, 64), 0);
+        nccl_stats_get(&is);
+        assert_int_equal(is.segments, 1);
+        direct_unmaps(addr + 2 * MIB, 2 * MIB);
+        direct_unmapped(addr + 2 * MIB, 2 * MIB, /* done: */ true);
+        fake_range_of(addr + 2 * MIB)->size = 0;
+    }
+}
