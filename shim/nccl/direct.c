@@ -56,17 +56,19 @@ static bool is_on(void)
     return process_hooks_driver();
 }
 
-/* Takes the lock. False: there was no such entry. */
-static bool entry_forget(struct table *table, uint64_t addr)
+/* Takes the lock. False: there was no such entry in this state. */
+static bool entry_forget(struct table *table, uint64_t addr, enum state state)
 {
     const struct entry *entry;
+    bool found;
 
     pthread_mutex_lock(&direct.lock);
     entry = direct_at(table, addr);
-    if (entry)
+    found = entry && entry->state == state;
+    if (found)
         direct_delete(table, entry);
     pthread_mutex_unlock(&direct.lock);
-    return entry != NULL;
+    return found;
 }
 
 /* --- allocations come --- */
@@ -96,7 +98,7 @@ void direct_created(CUmemGenericAllocationHandle handle, size_t size)
 {
     if (!is_on())
         return;
-    entry_forget(&direct.physical, handle);
+    entry_forget(&direct.physical, handle, STATE_UNUSED);
     pthread_mutex_lock(&direct.lock);
     direct_add(&direct.physical, &(struct entry){.addr = handle, .size = size});
     pthread_mutex_unlock(&direct.lock);
@@ -107,7 +109,7 @@ void direct_releases(CUmemGenericAllocationHandle handle)
     /* The value may be reused for other memory. If the program has retained the handle, it is not known any more, which
      * does no harm: the mapping is then not registered. */
     if (is_on())
-        entry_forget(&direct.physical, handle);
+        entry_forget(&direct.physical, handle, STATE_UNUSED);
 }
 
 void direct_mapped(uint64_t addr, size_t size, CUmemGenericAllocationHandle handle)
@@ -205,8 +207,9 @@ static void release(void *arg, uint64_t addr, size_t size)
     CUstreamCaptureMode mode;
     bool relaxed;
 
-    /* The entry goes first, because the driver may give the address to another thread at once. */
-    if (!entry_forget(&direct.memory, addr))
+    /* The entry goes first, because the driver may give the address to another thread at once. There may be another one
+     * if the memory has gone unseen. */
+    if (!entry_forget(&direct.memory, addr, STATE_GOING))
         return;
     /* Later, or on a thread that need not wait, cuMemFree would wait for work that may wait for this thread. */
     if (!frees) {
@@ -299,7 +302,7 @@ static void unmapped_gone(void *arg, uint64_t addr, size_t size)
 {
     (void)arg;
     (void)size;
-    entry_forget(&direct.unmapped, addr);
+    entry_forget(&direct.unmapped, addr, STATE_UNUSED);
 }
 
 static bool is_unmapped(uint64_t addr)

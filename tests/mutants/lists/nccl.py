@@ -70,6 +70,8 @@ MUTANTS = [
         ("if (!context_wait_device_for(entry->device, *ms))", "if (!context_wait_device(entry->device))")]),
     Mutant("used memory: an unmapping waits in vain for each part", ["shim_nccl_direct"], [
         ("if (!context_wait_device_for(entry->device, *ms)) *ms = 0;", "context_wait_device_for(entry->device, *ms);")]),
+    Mutant("used memory: other memory is freed that has come to its address", ["shim_nccl_direct"], [
+        ("found = entry && entry->state == state;", "(void)state; found = entry;")]),
     Mutant("used memory: another thread's call decides whether it is deregistered", ["nccl_used / Used.test_unmapped_beside_others"], [
         ("is_unmapped(entry->addr) && i < UNMAP_TRIES &&", "false &&")], 20),
     Mutant("an allocation is registered for a buffer that goes beyond it", ["nccl_used / Used.test_less_than_the_buffer"], [
@@ -78,7 +80,7 @@ MUTANTS = [
            ["nccl_used / Used.test_freed_later_and_before_that_unseen"], [
         ("if (entry->state == STATE_GOING) { nccl_segment_lost(", "if (0) { nccl_segment_lost(")]),
     Mutant("used memory: what others have given is taken for the program's own", ["nccl_used / Used.test_never"], [
-        ("if (is_on()) entry_forget(&direct.physical, handle);", "")]),
+        ("if (is_on()) entry_forget(&direct.physical, handle, STATE_UNUSED);", "")]),
     Mutant("used memory: it is freed twice", ["nccl_used / Used.test_freed_when_it_cannot_go"], [
         ("if (copy.state != STATE_USED) return true;", "if (copy.state != STATE_USED) return false;")]),
 

@@ -3,6 +3,8 @@
  * test_nccl_direct.c - shim/nccl/direct.c: memory that the program takes past the pool, with CUPOOL_REGISTER=use. Which
  * is used, and how it goes.
  */
+#include <pthread.h>
+
 #include "nccl/direct.h"
 #include "nccl/register_calls.h"
 #include "standin.h"
@@ -132,6 +134,40 @@ ISOLATED_ROWS(test_freed, freed, .environment = USED)
     nccl_stats_get(&is);
     assert_int_equal(is.segments, 0);
     assert_int_equal(is.detached, 1);
+}
+
+/* While it is deregistered, another thread gets memory at its address: it has gone unseen. */
+static void *other_memory(void *arg)
+{
+    fake_current(fake_context(0));
+    direct_allocated(fake.ranges[0].addr, fake.ranges[0].size);
+    return NULL;
+}
+
+static ncclResult_t detach_beside_other_memory(ncclComm_t comm, void *handle)
+{
+    pthread_t thread;
+
+    assert_int_equal(pthread_create(&thread, NULL, other_memory, NULL), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    return ncclSuccess;
+}
+
+ISOLATED_CASE(test_freed_beside_other_memory, .environment = USED)
+{
+    const ncclComm_t comm = comm_begin();
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    CUdeviceptr addr = 0;
+
+    assert_int_equal(fake.driver.cuMemAlloc_v2(&addr, 4 * MIB), CUDA_SUCCESS);
+    assert_int_equal(addr, fake.ranges[0].addr);
+    direct_allocated(addr, 4 * MIB);
+    assert_int_equal(reduce(comm, addr, MIB), 0);
+    nccl.functions.ncclCommDeregister = detach_beside_other_memory;
+    assert_true(direct_free(addr, /* waits: */ true, &result));
+    assert_int_equal(result, CUDA_SUCCESS);
+    assert_non_null(fake_range_of(addr));
+    assert_int_equal(fake_calls(FN(cuMemFree_v2)), 0);
 }
 
 /* --- how it is unmapped --- */
