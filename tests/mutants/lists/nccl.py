@@ -70,6 +70,8 @@ MUTANTS = [
         ("if (!context_wait_device_for(entry->device, *ms))", "if (!context_wait_device(entry->device))")]),
     Mutant("used memory: an unmapping waits in vain for each part", ["shim_nccl_direct"], [
         ("if (!context_wait_device_for(entry->device, *ms)) *ms = 0;", "context_wait_device_for(entry->device, *ms);")]),
+    Mutant("memory of the pool is not registered where some was unmapped in a group", ["shim_nccl_direct"], [
+        ("nccl_retry_parked(device); rc = nccl_reg_segment_add(", "rc = nccl_reg_segment_add(")]),
     Mutant("used memory: other memory is freed that has come to its address", ["shim_nccl_direct"], [
         ("found = entry && entry->state == state;", "(void)state; found = entry;")]),
     Mutant("used memory: another thread's call decides whether it is deregistered", ["nccl_used / Used.test_unmapped_beside_others"], [

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "nccl/direct.h"
+#include "nccl/pool_segments.h"
 #include "nccl/register_calls.h"
 #include "standin.h"
 
@@ -187,6 +188,28 @@ ISOLATED_CASE(test_unmapped_in_a_group, .environment = USED)
     assert_int_equal(now(), before);
     assert_non_null(strstr(fake.said, "go although NCCL has them registered"));
     assert_int_equal(ncclGroupEnd(), 0);
+}
+
+/* It could not be deregistered when it was unmapped, and then the pool gets memory there. */
+ISOLATED_CASE(test_unmapped_and_of_the_pool_now, .environment = USED)
+{
+    const CUdeviceptr addr = 0x660000000000;
+    const ncclComm_t comm = comm_begin();
+    struct nccl_reg_stats is = {0};
+
+    map(addr, 4 * MIB);
+    assert_int_equal(ncclGroupStart(), 0);
+    assert_int_equal(reduce(comm, addr, 64), 0);
+    direct_unmaps(addr, 4 * MIB);
+    direct_unmapped(addr, 4 * MIB, /* done: */ true);
+    assert_int_equal(ncclGroupEnd(), 0);
+    nccl_segment_add(pooled(0), 0, addr + 2 * MIB, 4 * MIB);
+    assert_null(strstr(fake.said, "will not be registered"));
+    assert_int_equal(reduce(comm, addr + 2 * MIB, 64), 0);
+    nccl_stats_get(&is);
+    assert_int_equal(is.segments, 1);
+    assert_int_equal(is.attached, 2);
+    assert_int_equal(is.detached, 1);
 }
 
 /* Natively an unmapping waits for nothing, and the device may wait for this thread. */
