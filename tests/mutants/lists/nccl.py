@@ -55,7 +55,7 @@ MUTANTS = [
     Mutant("used memory: a free that need not wait waits", ["shim_nccl_direct"], [
         ("frees = wait;", "frees = true;")]),
     Mutant("used memory: a thread that frees takes over memory that another is freeing", ["nccl_used / Used.test_under_work"], [
-        ("if (copy.state == STATE_USED) direct_set(&direct.memory, entry, STATE_GOING);", "if (copy.state == STATE_USED) entry_set(entry, STATE_DEFERRED);"),
+        ("if (copy.state == STATE_USED) direct_set(&direct.memory, entry, STATE_GOING);", "if (copy.state == STATE_USED) direct_set(&direct.memory, entry, STATE_DEFERRED);"),
         ("freed_retry(device);", "freed_retry(-1);")], 40),
     Mutant("used memory: a refused request does not wait for what another thread lets go", ["nccl_used / Used.test_going"], [
         ("atomic_load(&retrying) && !retries &&", "false &&")]),
