@@ -217,18 +217,37 @@ int nccl_reg_user_add(struct nccl_reg *reg, void *comm, void *handle, uint64_t a
     return rc;
 }
 
+/* With the communicator's lock: the program's registration of this handle; NULL: none. */
+static struct user *user_find(const struct nccl_reg_comm *comm, const void *handle)
+{
+    for (size_t i = 0; i < comm->user_count; i++)
+        if (comm->users_own[i].handle == handle)
+            return &comm->users_own[i];
+    return NULL;
+}
+
 int nccl_reg_user_remove(struct nccl_reg *reg, void *comm, void *handle)
 {
     struct nccl_reg_comm *found = reg_comm_take(reg, comm);
-    int rc = -ENOENT;
+    struct user *user;
 
     if (!found)
-        return rc;
-    for (size_t i = 0; rc && i < found->user_count; i++)
-        if (found->users_own[i].handle == handle) {
-            found->users_own[i] = found->users_own[--found->user_count];
-            rc = 0;
-        }
+        return -ENOENT;
+    user = user_find(found, handle);
+    if (user)
+        *user = found->users_own[--found->user_count];
     reg_comm_give(reg, found);
-    return rc;
+    return user ? 0 : -ENOENT;
+}
+
+bool nccl_reg_user_known(struct nccl_reg *reg, void *comm, void *handle)
+{
+    struct nccl_reg_comm *found = reg_comm_take(reg, comm);
+    bool known;
+
+    if (!found)
+        return false;
+    known = user_find(found, handle) != NULL;
+    reg_comm_give(reg, found);
+    return known;
 }

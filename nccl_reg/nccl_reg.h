@@ -211,6 +211,8 @@ unsigned int nccl_reg_group_depth(void);
  */
 int nccl_reg_user_add(struct nccl_reg *reg, void *comm, void *handle, uint64_t addr, size_t size);
 int nccl_reg_user_remove(struct nccl_reg *reg, void *comm, void *handle);
+/* True if the program's registration of this handle is known. */
+bool nccl_reg_user_known(struct nccl_reg *reg, void *comm, void *handle);
 
 /*
  * For reports: waits for a short time at most, because at exit a signal handler may have interrupted the holder of a

@@ -310,9 +310,10 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     hazard_memory_goes(CALLER);
     if (cache && vmm_cache_unmap(cache, vmm_kept_thread(), ptr, size, vmm_kept_serves(), now_ns()))
         return CUDA_SUCCESS;
-    direct_range_ends(ptr, size);
+    direct_unmaps(ptr, size);
     call = pin_begin();
     result = real_next(cuMemUnmap)(ptr, size);
+    direct_unmapped(ptr, size, /* done: */ !result);
     if (!result && cache)
         vmm_cache_unmapped(cache, ptr, size);
 

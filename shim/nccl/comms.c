@@ -211,6 +211,11 @@ int nccl_user_registered(ncclComm_t comm, void *handle, uint64_t addr, size_t si
     return nccl_reg_user_add(nccl_registry(), comm, handle, addr, size);
 }
 
+bool nccl_user_known(ncclComm_t comm, void *handle)
+{
+    return nccl_reg_user_known(nccl_registry(), comm, handle);
+}
+
 int nccl_user_deregistered(ncclComm_t comm, void *handle)
 {
     return nccl_reg_user_remove(nccl_registry(), comm, handle);

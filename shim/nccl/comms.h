@@ -46,8 +46,9 @@ void nccl_after(ncclComm_t comm, struct nccl_reg_comm *used, ncclResult_t result
 void nccl_group_started(void);
 void nccl_group_ended(ncclResult_t result);
 
-/* As nccl_reg_user_add() and nccl_reg_user_remove(). */
+/* As nccl_reg_user_add(), nccl_reg_user_known() and nccl_reg_user_remove(). */
 int nccl_user_registered(ncclComm_t comm, void *handle, uint64_t addr, size_t size);
+bool nccl_user_known(ncclComm_t comm, void *handle);
 int nccl_user_deregistered(ncclComm_t comm, void *handle);
 
 #endif

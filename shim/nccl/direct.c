@@ -14,6 +14,7 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/arrivals.h"
+#include "context/cuda_memory.h"
 #include "context/enter.h"
 #include "context/lifetime.h"
 #include "context/registry.h"
@@ -28,6 +29,8 @@ typedef unsigned long long ull;
 /* The least size in bytes: smaller allocations share pages, and NCCL registers whole pages. */
 #define SIZE_MIN ((size_t)2 << 20)
 
+/* The longest wait for the device, in milliseconds, of an unmapping, which natively does not wait. */
+#define UNMAP_WAIT_MS 1000u
 /* How often an unmapping asks again while it waits for other threads' calls; 20 ms in all. */
 #define UNMAP_TRIES 200u
 
@@ -35,11 +38,14 @@ static struct {
     pthread_mutex_t lock; /* guards everything below */
     struct table memory;
     struct table physical;
+    struct table leaving;  /* memory that threads are about to unmap; the driver may refuse */
     struct table unmapped; /* memory that has been unmapped and is still registered */
 } direct = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* The driver's result for this thread's free; CUDA_SUCCESS if the free is deferred. */
+/* The driver's result for this thread's free; CUDA_SUCCESS if the free is deferred. frees: the program is making it,
+ * and it natively waits for the device. */
 static __thread CUresult freed __attribute__((tls_model("initial-exec")));
+static __thread bool frees __attribute__((tls_model("initial-exec")));
 
 static bool is_on(void)
 {
@@ -50,17 +56,19 @@ static bool is_on(void)
     return process_hooks_driver();
 }
 
-/* Takes the lock. False: there was no such entry. */
-static bool entry_forget(struct table *table, uint64_t addr)
+/* Takes the lock. False: there was no such entry in this state. */
+static bool entry_forget(struct table *table, uint64_t addr, enum state state)
 {
     const struct entry *entry;
+    bool found;
 
     pthread_mutex_lock(&direct.lock);
     entry = direct_at(table, addr);
-    if (entry)
+    found = entry && entry->state == state;
+    if (found)
         direct_delete(table, entry);
     pthread_mutex_unlock(&direct.lock);
-    return entry != NULL;
+    return found;
 }
 
 /* --- allocations come --- */
@@ -90,7 +98,7 @@ void direct_created(CUmemGenericAllocationHandle handle, size_t size)
 {
     if (!is_on())
         return;
-    entry_forget(&direct.physical, handle);
+    entry_forget(&direct.physical, handle, STATE_UNUSED);
     pthread_mutex_lock(&direct.lock);
     direct_add(&direct.physical, &(struct entry){.addr = handle, .size = size});
     pthread_mutex_unlock(&direct.lock);
@@ -101,7 +109,7 @@ void direct_releases(CUmemGenericAllocationHandle handle)
     /* The value may be reused for other memory. If the program has retained the handle, it is not known any more, which
      * does no harm: the mapping is then not registered. */
     if (is_on())
-        entry_forget(&direct.physical, handle);
+        entry_forget(&direct.physical, handle, STATE_UNUSED);
 }
 
 void direct_mapped(uint64_t addr, size_t size, CUmemGenericAllocationHandle handle)
@@ -199,11 +207,16 @@ static void release(void *arg, uint64_t addr, size_t size)
     CUstreamCaptureMode mode;
     bool relaxed;
 
-    (void)arg;
-    (void)size;
-    /* The entry goes first, because the driver may give the address to another thread at once. */
-    if (!entry_forget(&direct.memory, addr))
+    /* The entry goes first, because the driver may give the address to another thread at once. There may be another one
+     * if the memory has gone unseen. */
+    if (!entry_forget(&direct.memory, addr, STATE_GOING))
         return;
+    /* Later, or on a thread that need not wait, cuMemFree would wait for work that may wait for this thread. */
+    if (!frees) {
+        if (cuda_source.put(arg, addr, size))
+            context_arrived();
+        return;
+    }
     relaxed = capture_mode_relax(driver, &mode);
     freed = driver->cuMemFree_v2(addr);
     capture_mode_restore(driver, relaxed, mode);
@@ -227,16 +240,18 @@ static bool entry_becomes(uint64_t addr, enum state from, enum state to)
 
 /*
  * Release this thread's entry in STATE_GOING once all work has ended, as natively before a free: peers write into
- * registered memory. False: the work cannot be waited for, and the entry is kept.
+ * registered memory. wait: it does natively. False: the work cannot be waited for, and the entry is kept.
  */
-static bool entry_let_go(uint64_t addr, int device, bool wait)
+static bool entry_let_go(const struct entry *entry, bool wait)
 {
-    if (!(wait ? context_wait_device(device) : context_wait_device_for(device, 0))) {
-        entry_becomes(addr, STATE_GOING, STATE_DEFERRED);
+    if (!(wait ? context_wait_device(entry->device) : context_wait_device_for(entry->device, 0))) {
+        entry_becomes(entry->addr, STATE_GOING, STATE_DEFERRED);
         return false;
     }
-    if (nccl_segment_remove(addr, release, NULL))
-        release(NULL, addr, 0);
+    frees = wait;
+    if (nccl_segment_remove(entry->addr, release, entry->context))
+        release(entry->context, entry->addr, entry->size);
+    frees = false;
     return true;
 }
 
@@ -267,7 +282,7 @@ bool direct_free(uint64_t addr, bool waits, CUresult *ret_result)
         return true;
     /* Memory that cannot go now is freed later; the program has no more to do with it. */
     freed = CUDA_SUCCESS;
-    if (!entry_let_go(addr, copy.device, waits) && waits && context_failed(copy.context)) {
+    if (!entry_let_go(&copy, waits) && waits && context_failed(copy.context)) {
         /* The context has failed, and the communicators with it. */
         pthread_mutex_lock(&direct.lock);
         entry = direct_at(&direct.memory, addr);
@@ -287,7 +302,7 @@ static void unmapped_gone(void *arg, uint64_t addr, size_t size)
 {
     (void)arg;
     (void)size;
-    entry_forget(&direct.unmapped, addr);
+    entry_forget(&direct.unmapped, addr, STATE_UNUSED);
 }
 
 static bool is_unmapped(uint64_t addr)
@@ -304,16 +319,17 @@ static bool is_unmapped(uint64_t addr)
  * Used memory is about to be unmapped, or has gone already. The program goes on to release its memory and its
  * addresses, so only the deregistration can be deferred. Where it cannot be done now, the segment stays parked and is
  * not forgotten, because NCCL would find it for the next memory mapped here. That memory is registered only after the
- * deregistration, which direct_prepare tries again first.
+ * deregistration, which direct_prepare tries again first. *ms: the longest wait for the device; 0 after one in vain.
  */
-static void segment_ends(const struct entry *entry)
+static void segment_ends(const struct entry *entry, unsigned int *ms)
 {
     if (entry->state == STATE_GOING) {
         nccl_segment_lost(entry->context, entry->addr);
         return;
     }
-    /* Waits if that is possible. The program itself answers for its memory being out of use when it unmaps it. */
-    context_wait_device(entry->device);
+    /* The program itself answers for its memory being out of use when it unmaps it. */
+    if (!context_wait_device_for(entry->device, *ms))
+        *ms = 0;
     pthread_mutex_lock(&direct.lock);
     direct_add(&direct.unmapped, &(struct entry){.addr = entry->addr, .size = entry->size});
     pthread_mutex_unlock(&direct.lock);
@@ -333,9 +349,11 @@ static void segment_ends(const struct entry *entry)
             entry->size, (ull)entry->addr);
 }
 
-void direct_range_ends(uint64_t addr, size_t size)
+/* to: gets the entries of memory that the program has not freed; NULL: nothing does. */
+static void range_ends(uint64_t addr, size_t size, struct table *to)
 {
     struct entry *entry, copy;
+    unsigned int ms = UNMAP_WAIT_MS;
 
     if (!is_on())
         return;
@@ -345,11 +363,40 @@ void direct_range_ends(uint64_t addr, size_t size)
         if (entry) {
             copy = *entry;
             direct_delete(&direct.memory, entry);
+            if (to && (copy.state == STATE_UNUSED || copy.state == STATE_USED))
+                direct_add(to, &(struct entry){.addr = copy.addr, .size = copy.size, .context = copy.context});
         }
         pthread_mutex_unlock(&direct.lock);
         if (entry && copy.state != STATE_UNUSED)
-            segment_ends(&copy);
+            segment_ends(&copy, &ms);
     } while (entry);
+}
+
+void direct_range_ends(uint64_t addr, size_t size)
+{
+    range_ends(addr, size, NULL);
+}
+
+void direct_unmaps(uint64_t addr, size_t size)
+{
+    /* The entries go first, because another thread may map other memory there at once. */
+    range_ends(addr, size, &direct.leaving);
+}
+
+void direct_unmapped(uint64_t addr, size_t size, bool done)
+{
+    struct entry *entry, copy;
+
+    if (!is_on())
+        return;
+    pthread_mutex_lock(&direct.lock);
+    while ((entry = direct_overlapping(&direct.leaving, addr, size))) {
+        copy = *entry;
+        direct_delete(&direct.leaving, entry);
+        if (!done && !direct_overlapping(&direct.memory, copy.addr, copy.size))
+            direct_add(&direct.memory, &copy);
+    }
+    pthread_mutex_unlock(&direct.lock);
 }
 
 void direct_context_gone(const struct context *context)
@@ -389,7 +436,7 @@ static void freed_retry(int device)
         }
         pthread_mutex_unlock(&direct.lock);
         if (more && entry_becomes(copy.addr, STATE_DEFERRED, STATE_GOING))
-            entry_let_go(copy.addr, copy.device, /* wait: */ false);
+            entry_let_go(&copy, /* wait: */ false);
     } while (more);
 }
 

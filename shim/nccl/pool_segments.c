@@ -34,6 +34,9 @@ void nccl_segment_add(struct context *owner, int device, uint64_t addr, size_t s
     if (rc == -EEXIST) {
         /* The earlier segment here went with its context, without a call of our hooks, or before one. */
         nccl_reg_range_lost(nccl_registry(), addr, size);
+        /* Or it was unmapped at a time when it could not be deregistered. After range_lost, which forgets what must not
+         * be released any more: other memory is there. */
+        nccl_retry_parked(device);
         rc = nccl_reg_segment_add(nccl_registry(), &info);
     }
     if (rc)

@@ -215,9 +215,8 @@ int window_deregister(ncclComm_t comm, ncclWindow_t window)
     if (rc)
         return rc;
     nccl = info.arg;
-    /* While the communicator is in use, none of its memory goes, although the window's entry is removed first. */
     used = nccl_use_begin(comm, NULL);
-    rc = nccl_user_deregistered(comm, name_of(window));
+    rc = nccl_user_known(comm, name_of(window)) ? 0 : -EINVAL;
     if (!rc) {
         const __typeof__(&ncclCommWindowDeregister) call =
             (__typeof__(call))nccl->next[REAL_NCCL_ncclCommWindowDeregister];
@@ -226,6 +225,8 @@ int window_deregister(ncclComm_t comm, ncclWindow_t window)
         rc = finish(comm, call(comm, window)) ? -EIO : 0;
         nccl_visit_end(&visit);
     }
+    if (!rc) /* if NCCL refuses, the window may still be there */
+        nccl_user_deregistered(comm, name_of(window));
     nccl_after(comm, used, 0);
-    return rc == -ENOENT ? -EINVAL : rc;
+    return rc;
 }

@@ -215,6 +215,21 @@ SCENARIO(unmapped)
     CU(cudaFree(at));
 }
 
+/* An unmapping of a part is refused: all of it stays. */
+SCENARIO(not_unmapped)
+{
+    const struct mapped m = reserve(4 * MIB);
+    char *at = get(8 * MIB), *from = map_new(r, &m);
+
+    comm_make(r, 0);
+    all_gather(r, from, at);
+    OK(cuMemUnmap(m.at + 2 * MIB, 2 * MIB) != CUDA_ERROR_INVALID_VALUE);
+    all_gather(r, from, at);
+    comm_end(r);
+    give_up(&m);
+    CU(cudaFree(at));
+}
+
 /* Unmapped while another thread calls NCCL for the same device. */
 static void *others_ops(void *arg)
 {

@@ -87,6 +87,10 @@ class Used(Base):
         """Another thread's call of NCCL at that moment does not decide which memory is registered."""
         self.assert_used(self.used("beside", ranks=2), (50 + 2) * 2)
 
+    def test_unmapping_refused(self) -> None:
+        """By the driver: the memory is there as before, and registered for its next use."""
+        self.assert_used(self.used("not_unmapped"), 3 * RANKS)
+
     def test_freed_unseen(self) -> None:
         for scenario, gone in ("unseen", 1), ("unseen_larger", 2):
             run = self.used(scenario, rc=BREACH)

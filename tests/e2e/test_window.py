@@ -9,6 +9,7 @@ import unittest
 from typing import Any
 
 from e2e import BIN, LIB, SIM, Case, Done
+from nccl_jobs import BREACH
 
 NCCL_LIB = LIB.with_name("libcupool-nccl.so")
 SIMNCCL = os.environ["E2E_SIMNCCL"]
@@ -86,3 +87,10 @@ class Window(Case):
         answers, _, report = self.ask("agree", SIMNCCL_FAIL="ncclCommWindowRegister:1+")
         self.assertEqual(answers, [("first", EIO), ("second", EIO), ("undone", EINVAL), ("again", EINVAL), ("undone", EINVAL)])
         self.assertEqual((report["windows"], report["breaches"]), (0, 0))
+
+    def test_not_undone(self) -> None:
+        """NCCL refuses to undo them: they are there as before, and so is their memory, until the communicator goes."""
+        answers, done, report = self.ask("agree", SIMNCCL_FAIL="ncclCommWindowDeregister:1+", rc=BREACH)
+        self.assertEqual(answers, [("first", 0), ("second", 0), ("undone", EIO), ("again", EIO), ("undone", EIO)])
+        self.assertEqual((done.warnings, report["windows"], report["breaches"]), ([], 2 * RANKS, RANKS))
+        self.assertEqual(done.err.count("ncclCommDestroy: 4 registrations are left"), RANKS, done.err)

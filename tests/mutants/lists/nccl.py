@@ -38,21 +38,42 @@ MUTANTS = [
         ("size > whole - (addr - start))", "size > whole)")]),
     Mutant("windows: what a window holds goes before it", ["window"], [
         ("nccl_user_registered(comm, name_of(window), whole.addr, whole.size);", ";")]),
+    Mutant("windows: one that NCCL refuses to undo is forgotten", ["shim_nccl_calls", "window"], [
+        ("if (!rc) /* if NCCL refuses, the window may still be there */ nccl_user_deregistered(", "nccl_user_deregistered(")]),
+    Mutant("windows: one that has gone is undone again", ["window"], [
+        ("rc = nccl_user_known(comm, name_of(window)) ? 0 : -EINVAL;", "rc = 0;")]),
     Mutant("windows: a rank that has nothing to offer keeps that to itself", ["window"], [
         (": -(int)all[i].problem;", ": -(int)mine->problem;")]),
 
     # --- memory past the pool that is registered once it is used ---
     Mutant("used memory: it is freed while it is registered", ["nccl_used / Used.test_reused"], [
-        ("if (nccl_segment_remove(addr, release, NULL)) release(", "release(")]),
+        ("if (nccl_segment_remove(entry->addr, release, entry->context)) release(", "release(")]),
     Mutant("used memory: it is freed under work that uses it", ["nccl_used / Used.test_under_work"], [
-        ("if (!(wait ? context_wait_device(device) :", "if (!(wait ? true :")]),
+        ("if (!(wait ? context_wait_device(entry->device) :", "if (!(wait ? true :")]),
+    Mutant("used memory: what a group has kept is freed under later work", ["shim_nccl_direct"], [
+        ("frees = false; return true;", "return true;")]),
+    Mutant("used memory: a free that need not wait waits", ["shim_nccl_direct"], [
+        ("frees = wait;", "frees = true;")]),
     Mutant("used memory: a thread that frees takes over memory that another is freeing", ["nccl_used / Used.test_under_work"], [
-        ("if (copy.state == STATE_USED) direct_set(&direct.memory, entry, STATE_GOING);", "if (copy.state == STATE_USED) entry_set(entry, STATE_DEFERRED);"),
+        ("if (copy.state == STATE_USED) direct_set(&direct.memory, entry, STATE_GOING);", "if (copy.state == STATE_USED) direct_set(&direct.memory, entry, STATE_DEFERRED);"),
         ("freed_retry(device);", "freed_retry(-1);")], 40),
     Mutant("used memory: a refused request does not wait for what another thread lets go", ["nccl_used / Used.test_going"], [
         ("atomic_load(&retrying) && !retries &&", "false &&")]),
     Mutant("used memory: it is unmapped while it is registered", ["nccl_used / Used.test_mapped"], [
         ("if (nccl_segment_remove(entry->addr, unmapped_gone, NULL)) unmapped_gone(", "unmapped_gone(")]),
+    Mutant("used memory: after an unmapping that the driver refuses it is not registered any more",
+           ["shim_nccl_direct", "nccl_used / Used.test_unmapping_refused"], [
+        ("if (!done && !direct_overlapping(", "if (false && !direct_overlapping(")]),
+    Mutant("used memory: what is unmapped comes back", ["shim_nccl_direct"], [
+        ("if (!done && !direct_overlapping(", "(void)done; if (!direct_overlapping(")]),
+    Mutant("used memory: an unmapping waits for what never ends", ["shim_nccl_direct"], [
+        ("if (!context_wait_device_for(entry->device, *ms))", "if (!context_wait_device(entry->device))")]),
+    Mutant("used memory: an unmapping waits in vain for each part", ["shim_nccl_direct"], [
+        ("if (!context_wait_device_for(entry->device, *ms)) *ms = 0;", "context_wait_device_for(entry->device, *ms);")]),
+    Mutant("memory of the pool is not registered where some was unmapped in a group", ["shim_nccl_direct"], [
+        ("nccl_retry_parked(device); rc = nccl_reg_segment_add(", "rc = nccl_reg_segment_add(")]),
+    Mutant("used memory: other memory is freed that has come to its address", ["shim_nccl_direct"], [
+        ("found = entry && entry->state == state;", "(void)state; found = entry;")]),
     Mutant("used memory: another thread's call decides whether it is deregistered", ["nccl_used / Used.test_unmapped_beside_others"], [
         ("is_unmapped(entry->addr) && i < UNMAP_TRIES &&", "false &&")], 20),
     Mutant("an allocation is registered for a buffer that goes beyond it", ["nccl_used / Used.test_less_than_the_buffer"], [
@@ -61,7 +82,7 @@ MUTANTS = [
            ["nccl_used / Used.test_freed_later_and_before_that_unseen"], [
         ("if (entry->state == STATE_GOING) { nccl_segment_lost(", "if (0) { nccl_segment_lost(")]),
     Mutant("used memory: what others have given is taken for the program's own", ["nccl_used / Used.test_never"], [
-        ("if (is_on()) entry_forget(&direct.physical, handle);", "")]),
+        ("if (is_on()) entry_forget(&direct.physical, handle, STATE_UNUSED);", "")]),
     Mutant("used memory: it is freed twice", ["nccl_used / Used.test_freed_when_it_cannot_go"], [
         ("if (copy.state != STATE_USED) return true;", "if (copy.state != STATE_USED) return false;")]),
 
@@ -87,6 +108,6 @@ MUTANTS = [
         ("made_in_group = made_in_group && nccl_reg_group_depth();", "made_in_group = false;")]),
     Mutant("NCCL: a communicator that a group ends is gone at the end of an inner one", ["nccl_rows / Rows.test_ends"], [
         ("while (ending && !nccl_reg_group_depth())", "while (ending)")]),
-    Mutant("used memory: it is waited for while this thread's group is open", ["shim_nccl_calls"], [
+    Mutant("used memory: it is waited for while this thread's group is open", ["shim_nccl_direct"], [
         ("i < UNMAP_TRIES && !nccl_reg_group_depth(); i++", "i < UNMAP_TRIES; i++")]),
 ]

@@ -283,6 +283,7 @@ CASE(unknown)
     assert_int_equal(nccl_reg_comm_ask(reg, comm), -EPIPE);
     assert_int_equal(nccl_reg_user_add(reg, comm, &info, AT(0), UNIT), -ENOENT);
     assert_int_equal(nccl_reg_user_remove(reg, comm, &info), -ENOENT);
+    assert_false(nccl_reg_user_known(reg, comm, &info));
     nccl_reg_comm_nonblocking(reg, comm);
     nccl_reg_comm_close(reg, comm);
     nccl_reg_comm_reopen(reg, comm);

@@ -152,6 +152,7 @@ static int before_call(void *comm)
 static int ask(void *comm) { return nccl_reg_comm_ask(reg, comm); }
 static int user_add(void *comm) { return nccl_reg_user_add(reg, comm, comm, AT(0), UNIT); }
 static int user_remove(void *comm) { return nccl_reg_user_remove(reg, comm, comm); }
+static int user_known(void *comm) { return nccl_reg_user_known(reg, comm, comm); }
 static int leave(void *comm) { return nccl_reg_comm_remove(reg, comm, /* may_call: */ true); }
 static int finalize(void *comm) { return nccl_reg_comm_finalize(reg, comm); }
 /* clang-format on */
@@ -161,8 +162,8 @@ CASE(gone_before_its_turn)
     static const struct {
         int (*call)(void *comm);
         int rc;
-    } calls[] = {{before_op, -ENOENT},   {before_call, -ENOENT}, {ask, -EPIPE},      {user_add, -ENOENT},
-                 {user_remove, -ENOENT}, {leave, -ENOENT},       {finalize, -ENOENT}};
+    } calls[] = {{before_op, -ENOENT},   {before_call, -ENOENT}, {ask, -EPIPE},    {user_add, -ENOENT},
+                 {user_remove, -ENOENT}, {user_known, false},    {leave, -ENOENT}, {finalize, -ENOENT}};
 
     segment(0, 0);
     for (unsigned int i = 0; i < sizeof(calls) / sizeof(*calls); i++) {

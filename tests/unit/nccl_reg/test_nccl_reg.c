@@ -201,7 +201,9 @@ CASE(users)
     assert_int_equal(nccl_reg_user_add(reg, nccl_fake_comm(0), (void *)1, AT(0) - 4096, 8192), 0);
     assert_int_equal(nccl_reg_user_add(reg, nccl_fake_comm(0), (void *)2, AT(0), UNIT), 0);
     remove_segment(0);
+    assert_true(nccl_reg_user_known(reg, nccl_fake_comm(0), (void *)1));
     assert_int_equal(nccl_reg_user_remove(reg, nccl_fake_comm(0), (void *)1), 0);
+    assert_false(nccl_reg_user_known(reg, nccl_fake_comm(0), (void *)1));
     assert_int_equal(nccl_reg_user_remove(reg, nccl_fake_comm(0), (void *)1), -ENOENT);
     assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
     assert_int_equal(nccl_reg_user_remove(reg, nccl_fake_comm(0), (void *)2), 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * standin.h - a stand-in for NCCL, which counts, logs and fails its calls as the fake driver does, and answers for the
- * other rank. For test_nccl_calls.c.
+ * other rank. For test_nccl_calls.c and test_nccl_direct.c.
  *
  * It registers nothing and moves no data, but for the few bytes that ranks exchange about windows.
  *

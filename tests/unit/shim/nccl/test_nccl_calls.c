@@ -268,84 +268,6 @@ ISOLATED_CASE(test_off, .environment = ORDERED)
     assert_null(nccl_registry());
 }
 
-/* --- memory of the program's --- */
-
-/* It is used if the driver says the same of it as the calls that made it. */
-static const struct usable {
-    bool mapped, used;
-    size_t size;         /* of the allocation, when it was made */
-    int64_t start, more; /* the driver's answer: where it begins, and how much larger it is */
-    int device;
-    bool is_private;
-} usables[] = {
-    {.size = 2 * MIB, .used = true},
-    {.size = 2 * MIB - 1},
-    {.size = 2 * MIB, .more = 4096, .used = true}, /* rounded up */
-    {.size = 2 * MIB, .more = -1},
-    {.size = 4 * MIB, .start = -4096, .more = 4096},
-    {.size = 2 * MIB, .device = 1},
-    {.size = 2 * MIB, .is_private = true, .used = true},
-    {.mapped = true, .size = 2 * MIB, .used = true},
-    {.mapped = true, .size = 2 * MIB, .more = 4096},
-    {.mapped = true, .size = 2 * MIB, .more = -4096},
-    {.mapped = true, .size = 2 * MIB, .start = -4096, .more = 4096},
-    {.mapped = true, .size = 2 * MIB, .device = 1},
-    {.mapped = true, .size = 2 * MIB, .is_private = true},
-};
-
-ISOLATED_ROWS(test_usable, usables, .environment = USED)
-{
-    const struct usable *row = *state;
-    const CUdeviceptr addr = 0x660000000000;
-    const ncclUniqueId id = {{0}};
-    struct nccl_reg_stats is = {0};
-    ncclComm_t comm = NULL;
-
-    nccl_start();
-    nccl_begin();
-    assert_int_equal(ncclCommInitRank(&comm, 2, id, 1), 0);
-    fake_range_add(addr + (CUdeviceptr)row->start, row->size + (size_t)row->more, CU_MEMORYTYPE_DEVICE, row->device);
-    fake_range_of(addr)->shareable = !row->is_private;
-    if (row->mapped) {
-        direct_created(77, row->size);
-        direct_mapped(addr, row->size, 77);
-    } else {
-        direct_allocated(addr, row->size);
-    }
-    assert_int_equal(reduce(comm, addr + row->size, 64), 0); /* behind it */
-    assert_int_equal(reduce(comm, addr + row->size - 64, 65), 0);
-    nccl_stats_get(&is);
-    assert_int_equal(is.segments, 0);
-    assert_int_equal(reduce(comm, addr + row->size - 64, 64), 0);
-    nccl_stats_get(&is);
-    assert_int_equal(is.segments, row->used);
-    assert_int_equal(is.attached, row->used);
-}
-
-/* It is unmapped while a group is open, which would be waited for in vain: nobody waits. */
-ISOLATED_CASE(test_unmapped_in_a_group, .environment = USED)
-{
-    const CUdeviceptr addr = 0x660000000000;
-    const ncclUniqueId id = {{0}};
-    ncclComm_t comm = NULL;
-    uint64_t before;
-
-    nccl_start();
-    nccl_begin();
-    assert_int_equal(ncclCommInitRank(&comm, 2, id, 1), 0);
-    fake_range_add(addr, 2 * MIB, CU_MEMORYTYPE_DEVICE, 0);
-    fake_range_of(addr)->shareable = true;
-    direct_created(77, 2 * MIB);
-    direct_mapped(addr, 2 * MIB, 77);
-    assert_int_equal(ncclGroupStart(), 0);
-    assert_int_equal(reduce(comm, addr, 64), 0);
-    before = now();
-    direct_range_ends(addr, 2 * MIB);
-    assert_int_equal(now(), before);
-    assert_non_null(strstr(fake.said, "go although NCCL has them registered"));
-    assert_int_equal(ncclGroupEnd(), 0);
-}
-
 /* --- windows --- */
 
 /* Memory for the exchange is refused: the pool gives back what is idle, and it is asked for again. */
@@ -370,6 +292,36 @@ ISOLATED_CASE(test_window_after_a_refusal, .environment = USED)
     log = strstr(fake_log(), "alloc:c0,72 ");
     assert_non_null(log);
     assert_non_null(strstr(log + 1, "alloc:c0,72 "));
+}
+
+static ncclResult_t window_refuses(ncclComm_t comm, ncclWindow_t window)
+{
+    return ncclInvalidArgument;
+}
+
+/* NCCL refuses to undo a window: it is there as before, its memory stays, and it can be undone later. */
+ISOLATED_CASE(test_window_stays_where_nccl_refuses, .environment = USED)
+{
+    const ncclUniqueId id = {{0}};
+    ncclWindow_t window = NULL;
+    ncclComm_t comm = NULL;
+    void *ptr = NULL;
+
+    nccl_start();
+    nccl_begin();
+    assert_int_equal(ncclCommInitRank(&comm, 2, id, 1), 0);
+    assert_int_equal(ncclMemAlloc(&ptr, 2 * MIB), 0);
+    assert_int_equal(window_register(comm, (uintptr_t)ptr, 1000, &window), 0);
+    nccl.functions.next[REAL_NCCL_ncclCommWindowDeregister] = (void *)window_refuses;
+    assert_int_equal(window_deregister(comm, window), -EIO);
+    assert_int_equal(ncclMemFree(ptr), 0);
+    assert_int_equal(nccl.memory, 1);
+    nccl.functions.next[REAL_NCCL_ncclCommWindowDeregister] = (void *)window_end;
+    assert_int_equal(window_deregister(comm, (ncclWindow_t)((char *)window + 16)), -EINVAL);
+    assert_int_equal(window_deregister(comm, window), 0);
+    assert_int_equal(nccl_retry_parked(-1), 2 * MIB);
+    assert_int_equal(nccl.memory, 0);
+    assert_int_equal(window_deregister(comm, window), -EINVAL);
 }
 
 ISOLATED_CASE(test_window_without_a_driver, .environment = USED)
