@@ -139,6 +139,11 @@ MUTANTS = [
         ("if (wait && !result) policy_waited_add(&context->policy);", "(void)wait;", "order_free")]),
     Mutant("filled memory that is in order is warned of", ["shim_enter"], [
         ("if (result && result != CUDA_ERROR_NOT_READY)", "if (1)", "context_filled")]),
+    Mutant("NCCL's refusal in a failed context counts as out of memory", ["shim_nccl_memory"], [
+        ("return order_is_sticky(result) ? result : CUDA_ERROR_OUT_OF_MEMORY;", "return CUDA_ERROR_OUT_OF_MEMORY;")]),
+    Mutant("NCCL's refusal has the error of a question that failed", ["shim_nccl_memory"], [
+        ("return order_is_sticky(result) ? result : CUDA_ERROR_OUT_OF_MEMORY;",
+         "return result ? result : CUDA_ERROR_OUT_OF_MEMORY;")]),
     Mutant("NCCL keeps memory, and nobody is told", ["shim_nccl_memory"], [
         ("if (result) log_once(LOG_WARN, \"NCCL did not take back", "if (0) log_once(LOG_WARN, \"NCCL did not take back")]),
     Mutant("a capture waits for ever for pinned memory that goes", ["shim_host_memory"], [
