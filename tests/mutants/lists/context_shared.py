@@ -82,6 +82,9 @@ MUTANTS = [
     Mutant("ipc: a child of fork keeps the connection of a request", ["peer"], [
         ("for (struct ipc_peer *peer = peers.first; peer; peer = peer->next) ipc_leave(&peer->socket);", "")]),
 
+    Mutant("switch: a range whose return is refused can be given up no more", ["insert"], [
+        ('rc = refused(result, "given back", addr, range->size); range_enter(range);',
+         'rc = refused(result, "given back", addr, range->size);')]),
     Mutant("switch: a withdrawal does not wait for a context that was not known", ["insert"], [
         ("context_current(driver); /* so that insert_unmap knows", "(void)0; /* so that insert_unmap knows")]),
     Mutant("pinned: a request waits without end for another context's work", ["shim_host_memory"], [
