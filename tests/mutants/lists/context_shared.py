@@ -33,6 +33,10 @@ MUTANTS = [
         ("if (!rc && ret_grant->number == peer->number)", "if (!rc)")]),
     Mutant("ipc: a connection that the program has closed is not made again", ["peer"], [
         ("if (ipc_is_open(&peer->socket)) return 0;", "if (peer->socket.fd >= 0) return 0;")]),
+    Mutant("ipc: a connection that the exporter has ended is not made again", ["peer"], [
+        ("if (!connected || (rc != -EPIPE && rc != -ECONNRESET))", "if (true)")]),
+    Mutant("ipc: an exporter that refuses a new connection is connected to once more", ["peer"], [
+        ("if (!connected || (rc != -EPIPE && rc != -ECONNRESET))", "if (rc != -EPIPE && rc != -ECONNRESET)")]),
 
     # The variable is static so that what it holds is certain: another exporter's connection.
     Mutant("ipc: without a descriptor to be had, an exporter gets another one's connection", ["peer"], [
