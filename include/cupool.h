@@ -235,11 +235,11 @@ static inline int cupool_backend_set(int backend)
  * and memory can be freed as always. Memory that the pool did not serve (see cupool_stats.bypassed) stays.
  *
  * 0: paused. -EBUSY: a stream captures; memory is exported to another process, or registered with NCCL
- * (CUPOOL_REGISTER); another thread pauses or resumes the device. -EALREADY: it is paused. -EOPNOTSUPP: its memory
- * comes from another backend, or CUPOOL_DEBUG=guard looks at it. -ENOMEM: no pinned host memory for the contents. -EIO:
- * the driver has refused. -EAGAIN: nothing has been pooled yet. -EINVAL: no such device (one, not all), or not one of
- * the two flags. After an error nothing is paused; after -EIO with CUPOOL_DISCARD contents may be lost. stderr has the
- * reason in words, as has cupool_pause_reason().
+ * (CUPOOL_REGISTER); another thread pauses or resumes the device, or still fills memory (CUPOOL_FILL). -EALREADY: it is
+ * paused. -EOPNOTSUPP: its memory comes from another backend, or CUPOOL_DEBUG=guard looks at it. -ENOMEM: no pinned
+ * host memory for the contents. -EIO: the driver has refused. -EAGAIN: nothing has been pooled yet. -EINVAL: no such
+ * device (one, not all), or not one of the two flags. After an error nothing is paused; after -EIO with CUPOOL_DISCARD
+ * contents may be lost. stderr has the reason in words, as has cupool_pause_reason().
  */
 #define CUPOOL_KEEP    1u
 #define CUPOOL_DISCARD 2u

@@ -255,7 +255,8 @@ unsigned int pool_kind_get(const struct pool *pool);
  * therefore know it; but between suspend and suspend_end, and resume_begin and resume_end, all of them stay.
  *
  * pool_suspend: 0; -EALREADY: the pool is suspended; -EBUSY: pool_withdraw has been called for a segment that holds
- * blocks, which pool_has_withdrawn asks beforehand. To undo it, call pool_resume_end without pool_suspend_end.
+ * blocks, which pool_has_withdrawn asks beforehand; -ETIMEDOUT: a thread is still filling a freed block. To undo
+ * a success, call pool_resume_end without pool_suspend_end.
  * pool_resume_end: resumed says whether all memory is back; if not, the segments stay suspended.
  */
 int pool_suspend(struct pool *pool, unsigned int kind);

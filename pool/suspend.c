@@ -38,14 +38,18 @@ bool pool_has_withdrawn(struct pool *pool, unsigned int kind)
     return has;
 }
 
-/* Wait for threads that fill blocks of segments which they have seen in use. */
-static void fills_wait(const struct pool *pool)
+/* Wait for threads that fill blocks of segments which they have seen in use. False: one still does. */
+static bool fills_wait(const struct pool *pool)
 {
     const uint64_t limit = now_ns() + OTHERS_WAIT_NS;
 
     atomic_thread_fence(memory_order_seq_cst);
-    for (unsigned int i = 0; atomic_load(&pool->shown.filling) && now_ns() < limit; i++)
+    for (unsigned int i = 0; atomic_load(&pool->shown.filling); i++) {
+        if (now_ns() >= limit)
+            return false;
         lock_relax(i);
+    }
+    return true;
 }
 
 int pool_suspend(struct pool *pool, unsigned int kind)
@@ -69,8 +73,10 @@ int pool_suspend(struct pool *pool, unsigned int kind)
     if (!rc)
         pool->suspended = pool->changing = true;
     locks_give(pool);
-    if (!rc)
-        fills_wait(pool);
+    if (!rc && !fills_wait(pool)) {
+        pool_resume_end(pool, /* resumed: */ true);
+        rc = -ETIMEDOUT;
+    }
     return rc;
 }
 

@@ -34,6 +34,8 @@ uint64_t vmm_cache_kept(struct vmm_cache *cache, int device);
 /* Wait for other threads that have begun to give memory back, not for those that begin meanwhile. False: there were
  * none. */
 bool vmm_cache_wait(struct vmm_cache *cache);
+/* Waits for a second at most: a signal handler may have interrupted the holder of the lock. The numbers may then be of
+ * different moments. */
 void vmm_cache_stats_get(struct vmm_cache *cache, struct vmm_stats *ret_stats);
 
 #endif

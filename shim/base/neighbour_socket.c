@@ -162,7 +162,7 @@ void neighbour_ring(const struct neighbour_station *station)
 
     /* A message of no bytes. If there is no room for it, others are waiting, and the poll returns for them. The system
      * call itself: sendto() would be a cancellation point in a thread of the program. */
-    if (fd >= 0)
+    if (fd >= 0 && file_state(fd, &station->file) != -EBADF)
         syscall(SYS_sendto, fd, "", (size_t)0, MSG_DONTWAIT | MSG_NOSIGNAL, &station->at, station->at_len);
     errno = saved;
 }

@@ -80,6 +80,14 @@ static int refused(CUresult result, const char *what, uint64_t at, size_t size)
 
 /* --- ranges --- */
 
+static void range_enter(struct range *range)
+{
+    pthread_mutex_lock(&table.lock);
+    range->next = table.ranges;
+    table.ranges = range;
+    pthread_mutex_unlock(&table.lock);
+}
+
 int insert_reserve(size_t size, uint64_t *ret_range)
 {
     const struct real_driver *driver;
@@ -102,10 +110,7 @@ int insert_reserve(size_t size, uint64_t *ret_range)
         return refused(result, "reserved", 0, size);
     }
     *range = (struct range){.addr = addr, .size = size};
-    pthread_mutex_lock(&table.lock);
-    range->next = table.ranges;
-    table.ranges = range;
-    pthread_mutex_unlock(&table.lock);
+    range_enter(range);
     *ret_range = addr;
     return 0;
 }
@@ -141,8 +146,12 @@ int insert_unreserve(uint64_t addr)
     if (rc)
         return rc;
     result = driver->cuMemAddressFree(addr, range->size);
-    rc = result ? refused(result, "given back", addr, range->size) : 0;
-    free(range);
+    if (result) { /* so that the program can give it up later */
+        rc = refused(result, "given back", addr, range->size);
+        range_enter(range);
+    } else {
+        free(range);
+    }
     return rc;
 }
 

@@ -28,7 +28,7 @@
 /* Reserve addresses, size bytes rounded up to whole units of POOL_SEGMENT_UNIT. -EAGAIN: CUDA is not initialised;
  * -ENOTSUP: the driver lacks the calls; -ENOMEM; -EINVAL: a size of 0, or beyond any device's. */
 int insert_reserve(size_t size, uint64_t *ret_range);
-/* Give a range up. -EINVAL: there is none; -EBUSY: something is inserted. */
+/* Give a range up. -EINVAL: there is none; -EBUSY: something is inserted. After an error it is still the program's. */
 int insert_unreserve(uint64_t range);
 
 /*

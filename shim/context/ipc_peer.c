@@ -238,17 +238,37 @@ static int connect_to(struct ipc_peer *peer, uint64_t limit)
     return rc;
 }
 
+static int connect_and_send(struct ipc_peer *peer, const struct ipc_request *request, uint64_t limit)
+{
+    const int rc = connect_to(peer, limit);
+
+    return rc ? rc : ipc_send_by(&peer->socket, request, sizeof(*request), limit);
+}
+
+/* Where the exporter has ended the connection from before, it is connected to once more: an exporter that has no room
+ * for an answer does so, and what is open stays held there. */
+static int request_send(struct ipc_peer *peer, const struct ipc_request *request, uint64_t limit)
+{
+    const bool connected = ipc_is_open(&peer->socket);
+    const int rc = connect_and_send(peer, request, limit);
+
+    if (!connected || (rc != -EPIPE && rc != -ECONNRESET))
+        return rc;
+    pthread_mutex_lock(&peers.lock);
+    ipc_end(&peer->socket);
+    pthread_mutex_unlock(&peers.lock);
+    return connect_and_send(peer, request, limit);
+}
+
 static int ask(struct ipc_peer *peer, const struct ipc_name *block, uint64_t limit, struct ipc_grant *ret_grant,
                int *ret_fd)
 {
     struct ipc_request request;
-    int rc = connect_to(peer, limit);
     bool unsaid;
+    int rc;
 
-    if (rc)
-        return rc;
     ipc_request_make(&request, IPC_OPEN, ++peer->number, block);
-    rc = ipc_send_by(&peer->socket, &request, sizeof(request), limit);
+    rc = request_send(peer, &request, limit);
     if (rc)
         return rc;
     rc = grant_receive(peer, limit, ret_grant, ret_fd);

@@ -26,9 +26,9 @@ uint64_t ipc_peer_limit(void);
 /*
  * Ask the exporter for the block of a ticket. 0: it is granted, and ipc_peer_close follows; *ret_fd: a descriptor that
  * the caller closes, or -1, as after an error. -ECONNREFUSED: the process has ended; -ECONNRESET, -EPIPE: it has ended
- * since it was asked first; -EPERM: it is another user's; -ETIMEDOUT; -ENOENT: the block has been freed; -ENOSPC: no
- * room in its books; -EPROTO: it has answered something else. After an error it does not count the block as held, or
- * will not once it gets on.
+ * the connection; -EPERM: it is another user's; -ETIMEDOUT; -ENOENT: the block has been freed; -ENOSPC: no room in its
+ * books; -EPROTO: it has answered something else. After an error it does not count the block as held, or will not once
+ * it gets on.
  */
 int ipc_peer_ask(const struct ipc_ticket *ticket, uint64_t limit, struct ipc_peer **ret_peer,
                  struct ipc_grant *ret_grant, int *ret_fd);

@@ -19,6 +19,7 @@
 #include "context/context_state.h"
 #include "context/enter.h"
 #include "context/events.h"
+#include "context/free_order.h"
 #include "context/nccl_given.h"
 #include "real/real.h"
 
@@ -220,7 +221,15 @@ static void give_back(uint64_t addr, size_t size)
         log_once(LOG_WARN, "NCCL did not take back %zu bytes at %#llx (error %d)", size, (ull)addr, (int)result);
 }
 
-/* NCCL gives no reason when it refuses. */
+/* Whether NCCL refuses because of an error that the context has met: it gives no reason. */
+static CUresult refusal(const struct context *context)
+{
+    size_t free, total;
+    const CUresult result = context->driver->cuMemGetInfo_v2(&free, &total);
+
+    return order_is_sticky(result) ? result : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 static CUresult get(struct context *context, CUdeviceptr *ret_addr, size_t size)
 {
     const struct real_nccl *nccl = atomic_load(&state.backing);
@@ -238,7 +247,7 @@ static CUresult get(struct context *context, CUdeviceptr *ret_addr, size_t size)
     result = nccl->ncclMemAlloc(&ptr, front + size);
     nccl_visit_end(&visit);
     if (result || !ptr)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return refusal(context);
     capture_history_add((uintptr_t)ptr + front, time);
     nccl_given_add(context, device, (uintptr_t)ptr + front);
     *ret_addr = (uintptr_t)ptr + front;

@@ -177,9 +177,10 @@ static int trim_and_suspend(const struct change *change)
     /* Again: another thread may have exported some since, and from here on none can. */
     if (!rc && ipc_table_any())
         rc = -EBUSY;
-    return rc == -EBUSY ? refuse(rc, "memory is exported to another process or library")
-           : rc         ? refuse(rc, "there is no host memory")
-                        : 0;
+    return rc == -EBUSY       ? refuse(rc, "memory is exported to another process or library")
+           : rc == -ETIMEDOUT ? refuse(-EBUSY, "a thread fills memory that it has freed (CUPOOL_FILL)")
+           : rc               ? refuse(rc, "there is no host memory")
+                              : 0;
 }
 
 /* Wait for the work of all contexts, those of other devices too, which reach the memory. Those in which nothing was

@@ -154,6 +154,8 @@ MUTANTS = [
         ("*ret_why = \"the folder is another user's\";", ";")]),
     Mutant("ctl: a crowd of peers leaves a pause behind", ["ctl_socket"], [
         ("ctl.pause = 0; for", "ctl.pause = 1; for")]),
+    Mutant("neighbours: a ring is sent by a socket of the program's", ["sockets"], [
+        ("if (fd >= 0 && file_state(fd, &station->file) != -EBADF)", "if (fd >= 0)", "neighbour_ring")]),
     Mutant("ipc: no socket without a standard input", ["sockets"], [
         ("return fd < 0 ? -errno : ipc_keep(file_aside(fd), ret);", "return fd < 1 ? -errno : ipc_keep(file_aside(fd), ret);")]),
     Mutant("the machine has what its control groups leave", ["shim_memory_limit"], [

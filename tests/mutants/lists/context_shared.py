@@ -33,6 +33,10 @@ MUTANTS = [
         ("if (!rc && ret_grant->number == peer->number)", "if (!rc)")]),
     Mutant("ipc: a connection that the program has closed is not made again", ["peer"], [
         ("if (ipc_is_open(&peer->socket)) return 0;", "if (peer->socket.fd >= 0) return 0;")]),
+    Mutant("ipc: a connection that the exporter has ended is not made again", ["peer"], [
+        ("if (!connected || (rc != -EPIPE && rc != -ECONNRESET))", "if (true)")]),
+    Mutant("ipc: an exporter that refuses a new connection is connected to once more", ["peer"], [
+        ("if (!connected || (rc != -EPIPE && rc != -ECONNRESET))", "if (rc != -EPIPE && rc != -ECONNRESET)")]),
 
     # The variable is static so that what it holds is certain: another exporter's connection.
     Mutant("ipc: without a descriptor to be had, an exporter gets another one's connection", ["peer"], [
@@ -82,6 +86,9 @@ MUTANTS = [
     Mutant("ipc: a child of fork keeps the connection of a request", ["peer"], [
         ("for (struct ipc_peer *peer = peers.first; peer; peer = peer->next) ipc_leave(&peer->socket);", "")]),
 
+    Mutant("switch: a range whose return is refused can be given up no more", ["insert"], [
+        ('rc = refused(result, "given back", addr, range->size); range_enter(range);',
+         'rc = refused(result, "given back", addr, range->size);')]),
     Mutant("switch: a withdrawal does not wait for a context that was not known", ["insert"], [
         ("context_current(driver); /* so that insert_unmap knows", "(void)0; /* so that insert_unmap knows")]),
     Mutant("pinned: a request waits without end for another context's work", ["shim_host_memory"], [
@@ -139,6 +146,11 @@ MUTANTS = [
         ("if (wait && !result) policy_waited_add(&context->policy);", "(void)wait;", "order_free")]),
     Mutant("filled memory that is in order is warned of", ["shim_enter"], [
         ("if (result && result != CUDA_ERROR_NOT_READY)", "if (1)", "context_filled")]),
+    Mutant("NCCL's refusal in a failed context counts as out of memory", ["shim_nccl_memory"], [
+        ("return order_is_sticky(result) ? result : CUDA_ERROR_OUT_OF_MEMORY;", "return CUDA_ERROR_OUT_OF_MEMORY;")]),
+    Mutant("NCCL's refusal has the error of a question that failed", ["shim_nccl_memory"], [
+        ("return order_is_sticky(result) ? result : CUDA_ERROR_OUT_OF_MEMORY;",
+         "return result ? result : CUDA_ERROR_OUT_OF_MEMORY;")]),
     Mutant("NCCL keeps memory, and nobody is told", ["shim_nccl_memory"], [
         ("if (result) log_once(LOG_WARN, \"NCCL did not take back", "if (0) log_once(LOG_WARN, \"NCCL did not take back")]),
     Mutant("a capture waits for ever for pinned memory that goes", ["shim_host_memory"], [

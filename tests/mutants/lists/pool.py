@@ -6,7 +6,11 @@ from mutant import Mutant
 
 MUTANTS = [
     Mutant("a pause does not wait for a fill under way", ["suspend"], [
-        ("if (!rc) fills_wait(pool);", "")]),
+        ("if (!rc && !fills_wait(pool)) {", "if (0) {")]),
+    Mutant("a pause goes on beside a fill that lasts", ["suspend", "shim_pause"], [
+        ("if (!rc && !fills_wait(pool)) {", "if (!rc) fills_wait(pool); if (0) {")]),
+    Mutant("a pause that a fill has stopped leaves the pool suspended", ["suspend", "shim_pause"], [
+        ("pool_resume_end(pool, /* resumed: */ true); rc = -ETIMEDOUT;", "rc = -ETIMEDOUT;")]),
     Mutant("a request of exactly the capacity is refused", ["ladder"], [
         ("requested > config->capacity)", "requested >= config->capacity)")]),
     Mutant("the block before an address does not begin at it", ["map", "pool"], [

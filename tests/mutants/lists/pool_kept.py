@@ -32,6 +32,9 @@ MUTANTS = [
         ("if (b->thread == thread && b->addr != addr && b->handle != handle)", "if (0)")]),
     Mutant("virtual memory: a mapping in a kept range is not undone first", ["vmm_cache", "vmm_random"], [
         ("} else { settle_in(cache, addr, size); b = vmm_handle_ready(cache, handle);", "} else { b = vmm_handle_ready(cache, handle);")]),
+    Mutant("virtual memory: statistics wait for the lock without a limit", ["vmm_trim"], [
+        ("const bool taken = lock_take_within(&cache->lock, STATS_WAIT_NS);",
+         "const bool taken = true; lock_take(&cache->lock);")]),
     Mutant("virtual memory: a range may go while its memory is waited for", ["vmm_trim"], [
         ("vmm_both_ready(cache, addr, handle, &range, &memory);",
          "range = vmm_range_ready(cache, addr); memory = vmm_handle_ready(cache, handle);")]),

@@ -111,13 +111,14 @@ static struct {
     struct pool *pool;
     pthread_t thread;
     atomic_bool returned;
-    bool started, too_early;
+    bool started, too_early, lasts; /* lasts: the block is filled once the other thread has returned */
+    int rc;                         /* that it got */
     int (*fill)(void *arg, uint64_t addr, size_t size, bool shared, bool fresh);
 } beside;
 
 static void *suspend_beside(void *arg)
 {
-    assert_int_equal(pool_suspend(beside.pool, pool_kind_get(beside.pool)), 0);
+    beside.rc = pool_suspend(beside.pool, pool_kind_get(beside.pool));
     atomic_store(&beside.returned, true);
     return NULL;
 }
@@ -128,7 +129,9 @@ static int fill_beside(void *arg, uint64_t addr, size_t size, bool shared, bool 
         beside.started = true;
         assert_int_equal(pthread_create(&beside.thread, NULL, suspend_beside, NULL), 0);
         const uint64_t start = now_ns();
-        while (!pool_is_suspended(beside.pool))
+        while (!pool_is_suspended(beside.pool) && !atomic_load(&beside.returned))
+            give_way();
+        while (beside.lasts && !atomic_load(&beside.returned))
             give_way();
         for (int i = 0; i < 2000 && now_ns() - start < OTHERS_WAIT_NS / 2; i++)
             give_way();
@@ -137,25 +140,44 @@ static int fill_beside(void *arg, uint64_t addr, size_t size, bool shared, bool 
     return beside.fill(arg, addr, size, shared, fresh);
 }
 
-POOL_CASE(test_a_fill_under_way_is_waited_for)
+/* Free a block that is filled, and suspend the pool meanwhile. */
+static int suspended_beside_a_fill(struct env *env, bool lasts)
 {
+    static struct pool_order_ops ops; /* as long as the pool */
     struct pool_config config = fake_config_filling(env->fake);
-    struct pool_order_ops ops = *config.order;
-    uint64_t addr;
 
+    ops = *config.order;
+    beside.lasts = lasts;
+    beside.started = false;
+    atomic_store(&beside.returned, false);
     beside.fill = ops.fill;
     ops.fill = fill_beside;
     config.order = &ops;
     env_pool(env, &config);
     beside.pool = env->pool;
-    addr = alloc(env->pool, 3 * MIB);
-    release(addr);
+    release(alloc(env->pool, 3 * MIB));
     assert_true(beside.started);
     assert_int_equal(pthread_join(beside.thread, NULL), 0);
+    return beside.rc;
+}
+
+POOL_CASE(test_a_fill_under_way_is_waited_for)
+{
+    assert_int_equal(suspended_beside_a_fill(env, /* lasts: */ false), 0);
     assert_false(beside.too_early);
-    assert_true(atomic_load(&beside.returned));
     resume(env);
     pool_trim(env->pool, "test");
+}
+
+/* Its memory may not go: the pool is not suspended. */
+POOL_CASE(test_a_fill_that_lasts_is_waited_for_no_longer)
+{
+    assert_int_equal(suspended_beside_a_fill(env, /* lasts: */ true), -ETIMEDOUT);
+    assert_false(pool_is_suspended(env->pool));
+    assert_int_equal(stats_of(env->pool).paused, 0);
+    assert_at_rest(env->pool, env->fake);
+    alloc(env->pool, 3 * MIB);
+    assert_int_equal(env->fake->born, 1);
 }
 
 POOL_CASE(test_blocks_freed_meanwhile_merge_at_the_resume)

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_vmm_trim.c - the cache of virtual memory: when memory goes back, what a refused call leaves, and access. */
 
+#include <unistd.h>
+
 #include "cases.h"
 #include "clock.h"
 #include "give_way.h"
+#include "vmm_buffers.h"
 #include "vmm_unit.h"
 
 CASE(test_access)
@@ -23,6 +26,24 @@ CASE(test_access)
     OK(side_access(side, b.addr, UNIT, 0, 0));
     assert_int_equal(side_get_access(side, b.addr, 0), 0);
     give(side, &b);
+}
+
+/* A signal handler may have interrupted the holder of the lock: the numbers are there after a while, and the lock is
+ * still the holder's. */
+CASE(test_stats_beside_a_holder)
+{
+    struct buffer a = take(side, UNIT);
+    struct vmm_stats stats;
+
+    alarm(60); /* a wait without an end fails the test */
+    lock_take(&side->cache->lock);
+    stats = stats_of(side);
+    assert_false(lock_try(&side->cache->lock));
+    lock_give(&side->cache->lock);
+    alarm(0);
+    assert_int_equal(stats.misses, 1);
+    assert_int_equal(stats.live, UNIT);
+    give(side, &a);
 }
 
 /* A buffer whose access is not known, or is not of all of it, is kept no more. */

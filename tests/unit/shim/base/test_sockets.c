@@ -299,6 +299,28 @@ UNIT_CASE(test_neighbours)
     assert_int_equal(descriptors(), before);
 }
 
+/* The program has closed our descriptor, and got its number for a socket of its own: nothing is sent by that. */
+UNIT_CASE(test_rings_by_no_socket_of_the_program)
+{
+    int heard, own, number;
+    char byte;
+
+    stations[0].fd = -1;
+    assert_int_equal(neighbour_listen(&stations[0], &card), 0);
+    number = stations[0].fd;
+    heard = dup(number);
+    own = socket(AF_UNIX, SOCK_DGRAM, 0);
+    neighbour_ring(&stations[0]);
+    assert_int_equal(recv(heard, &byte, 1, MSG_DONTWAIT), 0);
+    assert_int_equal(dup2(own, number), number);
+    neighbour_ring(&stations[0]);
+    assert_int_equal(recv(heard, &byte, 1, MSG_DONTWAIT), -1);
+    assert_false(neighbour_is_open(&stations[0]));
+    close(heard);
+    close(own);
+    close(number);
+}
+
 /* Messages that are none: too short, too long, or with another byte. A full queue would let the sender wait. */
 static unsigned char send_wrong(void)
 {

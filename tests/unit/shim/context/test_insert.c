@@ -240,6 +240,7 @@ CASE_WITH(test_refused_calls, start, NULL)
     assert_int_equal(insert_close(import), 0);
     refuse(CUDA_ERROR_UNKNOWN, 0, 1);
     assert_int_equal(insert_unreserve(range), -EIO);
+    assert_int_equal(insert_unreserve(range), 0); /* it is still the program's */
     assert_int_equal(insert_unreserve(range), -EINVAL);
     assert_int_equal(fake.handles + fake.grants, 0);
 }

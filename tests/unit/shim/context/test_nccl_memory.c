@@ -156,6 +156,11 @@ ISOLATED_CASE(test_comes_and_goes, .environment = NCCL)
     assert_non_null(strstr(fake.said, "cannot be waited for, and are not given back"));
     nccl.result = (ncclResult_t)2;
     assert_int_equal(segment_ops.alloc(context, BACKEND_NCCL, SEGMENT, &addr), -ENOMEM);
+    fake_fail(FN(cuMemGetInfo_v2), CUDA_ERROR_UNKNOWN, 1);
+    assert_int_equal(segment_ops.alloc(context, BACKEND_NCCL, SEGMENT, &addr), -ENOMEM);
+    /* The context's own error, for which no memory is given back. */
+    fake_fail(FN(cuMemGetInfo_v2), CUDA_ERROR_LAUNCH_FAILED, 1);
+    assert_int_equal(segment_ops.alloc(context, BACKEND_NCCL, SEGMENT, &addr), -EIO);
     nccl.result = ncclSuccess;
     nccl.next += 512; /* not as the pool needs it */
     nccl.returned = 0;

@@ -6,6 +6,7 @@
 #include "context/capture_history.h"
 #include "context/ipc_table.h"
 #include "context/pause.h"
+#include "pool_state.h"
 #include "vmm_driver.h"
 
 #define VMM    ORDERED " CUPOOL_BACKEND=vmm CUPOOL_TRACE_FILE=x"
@@ -306,6 +307,19 @@ PAUSE_CASE(test_no_host_memory)
         fake.no_memory = false;
         pause_and_resume();
     }
+}
+
+/* Memory stays that another thread still fills. */
+PAUSE_CASE(test_fill_lasts)
+{
+    uint64_t bytes;
+
+    get(context, 1000);
+    atomic_fetch_add(&context->pool->shown.filling, 1);
+    assert_int_equal(pause_device(0, /* keep: */ false, PAUSE_NO_LIMIT, &bytes), -EBUSY);
+    assert_string_equal(pause_reason(), "a thread fills memory that it has freed (CUPOOL_FILL)");
+    atomic_fetch_sub(&context->pool->shown.filling, 1);
+    assert_int_equal(pause_device(0, /* keep: */ false, PAUSE_NO_LIMIT, &bytes), 0);
 }
 
 /* The wait for the copies is tried twice: they use the host memory. */

@@ -185,14 +185,13 @@ static int importers_end(void)
     return -1;
 }
 
-/* The program has closed the connection: there is another one, and what is open stays so. */
-CASE_WITH(test_closed_by_the_program, start, end)
+/* The connection has ended: there is another one, and what is open stays so. */
+static void asked_anew(struct ipc_peer *first)
 {
-    struct ipc_peer *first = connected(), *peer;
+    struct ipc_peer *peer;
     uint64_t offset, number;
     int pid;
 
-    assert_int_equal(close(importers_end()), 0);
     assert_int_equal(asked(0, &peer, &offset), -ETIMEDOUT);
     ipc_leave(&exporter);
     assert_int_equal(ipc_accept(&station, &exporter, &pid), 0);
@@ -203,6 +202,32 @@ CASE_WITH(test_closed_by_the_program, start, end)
     for (int i = 0; i < 2; i++)
         ipc_peer_close(first, &ticket.block);
     connection_has_ended();
+}
+
+CASE_WITH(test_closed_by_the_program, start, end)
+{
+    struct ipc_peer *first = connected();
+
+    assert_int_equal(close(importers_end()), 0);
+    asked_anew(first);
+}
+
+/* It has not ended itself: it had no room for an answer, say. A new connection that fails is not made once more. */
+CASE_WITH(test_closed_by_the_exporter, start, end)
+{
+    struct ipc_peer *peer = connected();
+    uint64_t offset;
+
+    ipc_end(&exporter);
+    asked_anew(peer);
+    ipc_leave(&exporter);
+    peer = connected();
+    send_error = ECONNRESET;
+    atomic_store(&send_errors, 1);
+    asked_anew(peer);
+    send_error = EPIPE;
+    atomic_store(&send_errors, 1);
+    assert_int_equal(asked(0, &peer, &offset), -EPIPE);
 }
 
 /* How many closes the exporter hears now. */
@@ -290,9 +315,12 @@ CASE_WITH(test_no_memory_for_a_message, start, end)
 /* An exporter that has ended need not hear anything. */
 CASE_WITH(test_ended, start, end)
 {
-    struct ipc_peer *peer = granted(2);
+    struct ipc_peer *peer = granted(2), *none;
+    uint64_t offset;
 
     ipc_end(&exporter);
+    ipc_leave(&station);
+    assert_int_equal(asked(long_limit(), &none, &offset), -ECONNREFUSED);
     ipc_peer_close(peer, &ticket.block);
     ipc_peer_close(peer, &ticket.block);
     assert_int_equal(left, 0);
