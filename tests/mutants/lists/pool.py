@@ -23,7 +23,13 @@ MUTANTS = [
         ("return host_fits(segment->size, need->size);",
          "return segment->size >= need->size && segment->size <= need->size + need->size / HOST_FIT_PART;")]),
     Mutant("the bound asks about memory that is complete", ["host_bound"], [
-        ("now_ns() < (host_idle_is_complete(pool) ? busy : asked)", "now_ns() < (busy ? busy : asked)")]),
+        ("if (!refused) return !host_idle_is_complete(r->pool);", "if (!refused) return true;")]),
+    Mutant("a refused pinned request waits long although little is idle", ["host_bound"], [
+        ("host_idle_complete(r->pool) >= need_of(r, true);", "host_idle_complete(r->pool) > 0;")]),
+    Mutant("a refused pinned request does not wait for enough memory that later work keeps", ["host_bound"], [
+        ("return !r->any_larger || host_idle_complete(r->pool) >= need_of(r, true);", "return !r->any_larger;")]),
+    Mutant("a refused pinned request takes no block that is much larger", ["host_bound"], [
+        ("if (i != class && !any_larger && ", "if (i != class && ")]),
     Mutant("pinned requests under way do not raise the bound", ["host_bound"], [
         ("if (pool->stats.live + pool->pending > pool->native_peak) pool->native_peak = pool->stats.live + pool->pending;",
          "if (pool->stats.live > pool->native_peak) pool->native_peak = pool->stats.live;")]),
