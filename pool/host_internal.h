@@ -359,6 +359,8 @@ void host_last_free_set(const struct host_pool *pool, uint64_t epoch);
 /* Wait for the work that the calling thread's last free would natively have waited for. False: there is nothing to be
  * waited for. */
 bool host_last_free_wait(struct host_pool *pool);
+/* True if that work is not over, or later work that its token covers. */
+bool host_last_free_unfinished(struct host_pool *pool);
 
 /* --- host_bound.c: how much is held, and how it goes back. Without the lock, unless a function says otherwise. --- */
 

@@ -250,12 +250,13 @@ static enum outcome try_once(struct request *r, bool refused)
 }
 
 /* Whether to ask again. At the bound only unfinished work is a reason. After a refusal later work is, too, which keeps
- * complete memory from going back: for long if that memory alone is enough, since natively it would be the driver's. */
+ * complete memory from going back: for long if that memory alone is enough, since natively it would be the driver's, or
+ * while the work before this thread's own free is not over, for which that would have waited. */
 static bool goes_on(const struct request *r, bool refused)
 {
     if (!refused)
         return !host_idle_is_complete(r->pool);
-    return !r->any_larger || host_idle_complete(r->pool) >= need_of(r, true);
+    return !r->any_larger || host_idle_complete(r->pool) >= need_of(r, true) || host_last_free_unfinished(r->pool);
 }
 
 static enum outcome try_for(struct request *r, bool refused, uint64_t ns)

@@ -25,9 +25,13 @@ MUTANTS = [
     Mutant("the bound asks about memory that is complete", ["host_bound"], [
         ("if (!refused) return !host_idle_is_complete(r->pool);", "if (!refused) return true;")]),
     Mutant("a refused pinned request waits long although little is idle", ["host_bound"], [
-        ("host_idle_complete(r->pool) >= need_of(r, true);", "host_idle_complete(r->pool) > 0;")]),
+        ("host_idle_complete(r->pool) >= need_of(r, true) ||", "host_idle_complete(r->pool) > 0 ||")]),
     Mutant("a refused pinned request does not wait for enough memory that later work keeps", ["host_bound"], [
-        ("return !r->any_larger || host_idle_complete(r->pool) >= need_of(r, true);", "return !r->any_larger;")]),
+        ("host_idle_complete(r->pool) >= need_of(r, true) ||", "")]),
+    Mutant("a refused pinned request does not wait for its thread's own free", ["host_combiner"], [
+        ("|| host_last_free_unfinished(r->pool);", ";")]),
+    Mutant("a pinned free that leaves its token to another thread is forgotten", ["host_combiner"], [
+        ("last_free_leave(pool); return 0;", "(void)last_free_leave; return 0;")]),
     Mutant("a refused pinned request takes no block that is much larger", ["host_bound"], [
         ("if (i != class && !any_larger && ", "if (i != class && ")]),
     Mutant("pinned requests under way do not raise the bound", ["host_bound"], [
