@@ -43,11 +43,11 @@ MUTANTS = [
     Mutant("pinned: a token covers frees that come while it is recorded", ["host_random"], [
         ("epoch = atomic_fetch_add(&pool->tokens.epoch, 1);", "epoch = atomic_fetch_add(&pool->tokens.epoch, 1) + 1;")]),
     Mutant("pinned: each small free has a token", ["host_combiner"], [
-        ("return is_due(&pool->tokens) && combiner_try(", "return combiner_try(")]),
+        ("if (!is_due(&pool->tokens)) return 0;", "")]),
     Mutant("pinned: small frees have no token until a request needs one", ["host_combiner"], [
-        ("return is_due(&pool->tokens) && combiner_try(", "return size >= HOST_TOKEN_BYTES && combiner_try(")]),
+        ("if (!is_due(&pool->tokens)) return 0;", "if (size < HOST_TOKEN_BYTES) return 0;")]),
     Mutant("pinned: a free records beside the combiner", ["host_combiner"], [
-        ("combiner_try(&pool->tokens) ? combine(pool)", "(combiner_try(&pool->tokens) || 1) ? combine(pool)")]),
+        ("if (combiner_try(&pool->tokens)) return combine(pool);", "if (combiner_try(&pool->tokens) || 1) return combine(pool);")]),
     Mutant("pinned: the combiner leaves frees that came meanwhile without a token", ["host_combiner"], [
         ("if (!rc && is_due(tokens)) {", "if (0) {")]),
     Mutant("pinned: a request waits for a combiner that is held up", ["host_combiner"], [
