@@ -134,14 +134,15 @@ static struct host_block *slabs_take(struct host_pool *pool, struct host_family 
     return NULL;
 }
 
-struct host_block *host_take(struct host_pool *pool, struct host_family *family, size_t size, uint64_t *ret_stamp)
+struct host_block *host_take(struct host_pool *pool, struct host_family *family, size_t size, bool any_larger,
+                             uint64_t *ret_stamp)
 {
     const unsigned int class = host_class_of(size);
     struct host_block *block = NULL;
 
     *ret_stamp = 0;
     for (unsigned int i = class; !block && i < HOST_CLASSES; i++) {
-        if (i != class && host_class_size(i) > size + size / HOST_FIT_PART)
+        if (i != class && !any_larger && host_class_size(i) > size + size / HOST_FIT_PART)
             break;
         block = host_class_take(pool, family, i);
         if (!block && !*ret_stamp && family->waiting[i].first)

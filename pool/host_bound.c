@@ -109,6 +109,18 @@ bool host_idle_is_complete(struct host_pool *pool)
     return !stamp;
 }
 
+size_t host_idle_complete(struct host_pool *pool)
+{
+    size_t bytes = 0;
+
+    lock_take(&pool->lock);
+    for (size_t i = 0; i < pool->table_count; i++)
+        if (!pool->table[i]->live && host_is_done(pool, pool->table[i]->stamp))
+            bytes += pool->table[i]->size;
+    lock_give(&pool->lock);
+    return bytes;
+}
+
 size_t host_release(struct host_pool *pool, size_t enough, unsigned int age, bool may_wait,
                     const struct host_need *need)
 {

@@ -22,8 +22,8 @@
 
 /* When asking was in vain, the next request asks for this part of the time only. */
 #define HOST_VAIN_PART 10
-/* After a refusal the longest wait for later work that keeps idle memory from going back: natively that memory would be
- * the driver's already, and the work may be waiting for this thread. */
+/* After a refusal the longest wait for later work that keeps enough idle memory from going back: natively that memory
+ * would be the driver's already, and the work may be waiting for this thread. */
 #define HOST_BUSY_NS 30000000000u
 /* The longest pause between two questions. */
 #define HOST_ASK_NAP_NS 50000u
@@ -262,9 +262,10 @@ void host_segment_leave(struct host_pool *pool, struct host_segment *segment);
 
 /* --- host_blocks.c: blocks, slabs. With the lock. --- */
 
-/* Hand out a complete block for the request, or NULL. *ret_stamp: the stamp of a block that would serve it if it were
- * complete, or 0. */
-struct host_block *host_take(struct host_pool *pool, struct host_family *family, size_t size, uint64_t *ret_stamp);
+/* Hand out a complete block for the request, or NULL. any_larger: also one that is much too large. *ret_stamp: the
+ * stamp of a block that would serve it if it were complete, or 0. */
+struct host_block *host_take(struct host_pool *pool, struct host_family *family, size_t size, bool any_larger,
+                             uint64_t *ret_stamp);
 /* The least and the greatest stamp of blocks that host_coalesce would merge if they were complete, or 0. */
 void host_coalesce_stamps(const struct host_family *family, uint64_t *ret_oldest, uint64_t *ret_newest);
 /* Merge all complete small blocks of the family with their free neighbours. */
@@ -358,6 +359,8 @@ void host_last_free_set(const struct host_pool *pool, uint64_t epoch);
 /* Wait for the work that the calling thread's last free would natively have waited for. False: there is nothing to be
  * waited for. */
 bool host_last_free_wait(struct host_pool *pool);
+/* True if that work is not over, or later work that its token covers. */
+bool host_last_free_unfinished(struct host_pool *pool);
 
 /* --- host_bound.c: how much is held, and how it goes back. Without the lock, unless a function says otherwise. --- */
 
@@ -376,6 +379,8 @@ bool host_segment_give(struct host_pool *pool, struct host_segment *segment, boo
 /* True if the work of all idle memory is over. Idle memory that could not go back then is kept by later work on its
  * device. */
 bool host_idle_is_complete(struct host_pool *pool);
+/* The bytes of idle memory that is known to be complete. */
+size_t host_idle_complete(struct host_pool *pool);
 /* The request that memory goes back for. */
 struct host_need {
     const struct host_key *key;

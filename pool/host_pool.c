@@ -17,9 +17,10 @@ struct request {
     struct host_pool *pool;
     struct host_key key;
     size_t size;
-    uint64_t addr;  /* once it is served */
-    uint64_t stamp; /* of a block that would serve it if it were complete, or 0 */
-    size_t pending; /* its part of the pool's pending bytes */
+    uint64_t addr;   /* once it is served */
+    uint64_t stamp;  /* of a block that would serve it if it were complete, or 0 */
+    size_t pending;  /* its part of the pool's pending bytes */
+    bool any_larger; /* a block serves however much larger it is: the alternative is a refusal */
 };
 
 /* With the lock: the request counts as pending from now on, for `pending` bytes. */
@@ -71,14 +72,14 @@ static bool take(struct request *r, bool coalesce)
     if (coalesce)
         host_coalesce(r->pool, family);
     request_pends(r, 0); /* it counts as live in a moment, and must not count twice */
-    block = host_take(r->pool, family, r->size, &r->stamp);
+    block = host_take(r->pool, family, r->size, r->any_larger, &r->stamp);
     if (!block) {
         request_pends(r, pending);
         return false;
     }
     r->addr = block->addr;
     r->pool->stats.hits++;
-    if (host_is_sharded(r->pool))
+    if (host_is_sharded(r->pool) && !r->any_larger)
         host_shard_fill(r->pool, block, r->size);
     return true;
 }
@@ -149,7 +150,7 @@ static int enter(struct request *r, struct host_segment *segment)
         return rc;
     request_pends(r, 0);
     if (segment->starts) {
-        block = host_take(pool, segment->family, r->size, &stamp);
+        block = host_take(pool, segment->family, r->size, false, &stamp);
     } else {
         block = segment->first;
         host_hand_out(pool, block, r->size);
@@ -248,17 +249,40 @@ static enum outcome try_once(struct request *r, bool refused)
     return excess(r, &all) ? NEITHER : ROOM;
 }
 
+/* Whether to ask again. At the bound only unfinished work is a reason. After a refusal later work is, too, which keeps
+ * complete memory from going back: for long if that memory alone is enough, since natively it would be the driver's, or
+ * while the work before this thread's own free is not over, for which that would have waited. */
+static bool goes_on(const struct request *r, bool refused)
+{
+    if (!refused)
+        return !host_idle_is_complete(r->pool);
+    return !r->any_larger || host_idle_complete(r->pool) >= need_of(r, true) || host_last_free_unfinished(r->pool);
+}
+
+static enum outcome try_for(struct request *r, bool refused, uint64_t ns)
+{
+    const uint64_t limit = now_ns() + ns;
+    enum outcome outcome;
+    unsigned int times = 0;
+
+    do {
+        lock_pause(times++, HOST_ASK_NAP_NS);
+        outcome = try_once(r, refused);
+    } while (outcome == NEITHER && now_ns() < limit && goes_on(r, refused));
+    return outcome;
+}
+
 /*
  * The bound is met, or the driver has refused: first what is idle now, then what is idle after the work before this
- * thread's own frees, for which these would natively have waited. Other threads' work is only asked about.
+ * thread's own frees, for which these would natively have waited. Other threads' work is only asked about. Last, rather
+ * than be refused, the request takes a block that is much too large, and waits for later work.
  */
 static enum outcome make_room(struct request *r, bool refused)
 {
     struct host_pool *pool = r->pool;
     enum outcome outcome = try_once(r, refused);
-    uint64_t asked, busy;
     size_t bytes, all;
-    unsigned int times = 0;
+    uint64_t ns;
 
     if (outcome == NEITHER && host_last_free_wait(pool))
         outcome = try_once(r, refused);
@@ -266,17 +290,16 @@ static enum outcome make_room(struct request *r, bool refused)
     if (outcome != NEITHER || !all || (!refused && bytes > all))
         return outcome;
     lock_take(&pool->lock);
-    asked = now_ns() + pool->ask_ns / (pool->vain ? HOST_VAIN_PART : 1);
-    busy = refused ? now_ns() + HOST_BUSY_NS : 0;
+    ns = pool->ask_ns / (pool->vain ? HOST_VAIN_PART : 1);
     lock_give(&pool->lock);
-    do {
-        lock_pause(times++, HOST_ASK_NAP_NS);
-        outcome = try_once(r, refused);
-    } while (outcome == NEITHER && now_ns() < (host_idle_is_complete(pool) ? busy : asked));
+    outcome = try_for(r, refused, ns);
     lock_take(&pool->lock);
     pool->vain = outcome == NEITHER;
     lock_give(&pool->lock);
-    return outcome;
+    if (outcome != NEITHER || !refused)
+        return outcome;
+    r->any_larger = true;
+    return try_for(r, refused, HOST_BUSY_NS);
 }
 
 static void count(struct host_pool *pool, uint64_t *counter)

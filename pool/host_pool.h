@@ -104,7 +104,11 @@ void host_pool_destroy(struct host_pool *pool);
  * for the calling thread's own last free, for which the driver's free would have waited, then asks for a short time
  * whether other memory has become idle. Last, it gets a block of its own that goes back to the driver when it is freed.
  *
- * -ENOMEM: the driver refused, even after idle memory went back. Otherwise an error of ops->alloc.
+ * When the driver refuses, all idle memory goes back. What later work keeps from that serves the request if one block
+ * is large enough; if it is enough in all, or the calling thread's last free left its token to another thread, or could
+ * not be waited for, the request asks until that work is over, for 30 s at most.
+ *
+ * -ENOMEM: the driver refused, even after that. Otherwise an error of ops->alloc.
  */
 int host_pool_alloc(struct host_pool *pool, const struct host_key *key, size_t size, uint64_t *ret_addr);
 

@@ -18,7 +18,8 @@
 /* The calling thread's last free: see host_last_free_set. No pool gets the address of an earlier one. */
 static __thread struct {
     const struct host_pool *pool;
-    uint64_t epoch;
+    uint64_t epoch; /* whose token it has recorded; 0: none */
+    uint64_t stamp; /* not less than epoch: what it has left to a combiner, too */
 } last_free __attribute__((tls_model("initial-exec")));
 
 void host_tokens_init(struct host_tokens *tokens)
@@ -226,13 +227,26 @@ static int combine(struct host_pool *pool)
     return rc == -EBUSY ? 0 : rc;
 }
 
+/* The combiner that is at work will record the token. It may cover later work of this thread. */
+static void last_free_leave(const struct host_pool *pool)
+{
+    if (last_free.pool != pool)
+        host_last_free_set(pool, 0);
+    last_free.stamp = atomic_load(&pool->tokens.epoch);
+}
+
 int host_tokens_freed(struct host_pool *pool, size_t size)
 {
     if (size < HOST_TOKEN_BYTES)
         host_tokens_deferred(pool, size);
     else
         atomic_store_explicit(&pool->tokens.unrecorded, size, memory_order_release); /* more does not count */
-    return is_due(&pool->tokens) && combiner_try(&pool->tokens) ? combine(pool) : 0;
+    if (!is_due(&pool->tokens))
+        return 0;
+    if (combiner_try(&pool->tokens))
+        return combine(pool);
+    last_free_leave(pool);
+    return 0;
 }
 
 /* Wait for the combiner: until its news are that the stamp is done (true), until this thread is the combiner
@@ -309,13 +323,18 @@ int host_tokens_wait(struct host_pool *pool, uint64_t epoch)
 void host_last_free_set(const struct host_pool *pool, uint64_t epoch)
 {
     last_free.pool = pool;
-    last_free.epoch = epoch;
+    last_free.epoch = last_free.stamp = epoch;
 }
 
 bool host_last_free_wait(struct host_pool *pool)
 {
-    if (last_free.pool != pool || host_tokens_wait(pool, last_free.epoch))
+    if (last_free.pool != pool || !last_free.epoch || host_tokens_wait(pool, last_free.epoch))
         return false;
-    last_free.pool = NULL;
+    last_free.epoch = 0;
     return true;
+}
+
+bool host_last_free_unfinished(struct host_pool *pool)
+{
+    return last_free.pool == pool && !host_tokens_ask(pool, last_free.stamp);
 }

@@ -27,7 +27,17 @@ MUTANTS = [
         ("return host_fits(segment->size, need->size);",
          "return segment->size >= need->size && segment->size <= need->size + need->size / HOST_FIT_PART;")]),
     Mutant("the bound asks about memory that is complete", ["host_bound"], [
-        ("now_ns() < (host_idle_is_complete(pool) ? busy : asked)", "now_ns() < (busy ? busy : asked)")]),
+        ("if (!refused) return !host_idle_is_complete(r->pool);", "if (!refused) return true;")]),
+    Mutant("a refused pinned request waits long although little is idle", ["host_bound"], [
+        ("host_idle_complete(r->pool) >= need_of(r, true) ||", "host_idle_complete(r->pool) > 0 ||")]),
+    Mutant("a refused pinned request does not wait for enough memory that later work keeps", ["host_bound"], [
+        ("host_idle_complete(r->pool) >= need_of(r, true) ||", "")]),
+    Mutant("a refused pinned request does not wait for its thread's own free", ["host_combiner"], [
+        ("|| host_last_free_unfinished(r->pool);", ";")]),
+    Mutant("a pinned free that leaves its token to another thread is forgotten", ["host_combiner"], [
+        ("last_free_leave(pool); return 0;", "(void)last_free_leave; return 0;")]),
+    Mutant("a refused pinned request takes no block that is much larger", ["host_bound"], [
+        ("if (i != class && !any_larger && ", "if (i != class && ")]),
     Mutant("pinned requests under way do not raise the bound", ["host_bound"], [
         ("if (pool->stats.live + pool->pending > pool->native_peak) pool->native_peak = pool->stats.live + pool->pending;",
          "if (pool->stats.live > pool->native_peak) pool->native_peak = pool->stats.live;")]),
@@ -37,11 +47,11 @@ MUTANTS = [
     Mutant("pinned: a token covers frees that come while it is recorded", ["host_random"], [
         ("epoch = atomic_fetch_add(&pool->tokens.epoch, 1);", "epoch = atomic_fetch_add(&pool->tokens.epoch, 1) + 1;")]),
     Mutant("pinned: each small free has a token", ["host_combiner"], [
-        ("return is_due(&pool->tokens) && combiner_try(", "return combiner_try(")]),
+        ("if (!is_due(&pool->tokens)) return 0;", "")]),
     Mutant("pinned: small frees have no token until a request needs one", ["host_combiner"], [
-        ("return is_due(&pool->tokens) && combiner_try(", "return size >= HOST_TOKEN_BYTES && combiner_try(")]),
+        ("if (!is_due(&pool->tokens)) return 0;", "if (size < HOST_TOKEN_BYTES) return 0;")]),
     Mutant("pinned: a free records beside the combiner", ["host_combiner"], [
-        ("combiner_try(&pool->tokens) ? combine(pool)", "(combiner_try(&pool->tokens) || 1) ? combine(pool)")]),
+        ("if (combiner_try(&pool->tokens)) return combine(pool);", "if (combiner_try(&pool->tokens) || 1) return combine(pool);")]),
     Mutant("pinned: the combiner leaves frees that came meanwhile without a token", ["host_combiner"], [
         ("if (!rc && is_due(tokens)) {", "if (0) {")]),
     Mutant("pinned: a request waits for a combiner that is held up", ["host_combiner"], [

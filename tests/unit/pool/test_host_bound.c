@@ -224,28 +224,68 @@ static void *complete_later(void *arg)
     return NULL;
 }
 
+/* All that is idle is complete, and later work begins, for which the driver's free would wait. */
+static void later_work_begins(void)
+{
+    fake.alone = false;
+    host_fake_complete(&fake);
+    assert_true(host_tokens_ask(fake.pool, fake.pool->tokens.epoch));
+    assert_true(host_idle_is_complete(fake.pool));
+    host_fake_launch(&fake);
+    fake.blocked = true;
+}
+
 /* Idle memory is kept by work that was launched after its free, and may be waiting for this thread: the request asks
  * until the work is over, and calls no free that waits for it. */
 CASE(test_refusal_never_waits_for_later_work)
 {
     pthread_t thread;
+    uint64_t addr[2];
+
+    fake.capacity = 64 * MIB;
+    get_all(addr, 2, 30 * MIB);
+    put_all(addr, 2, 30 * MIB);
+    later_work_begins();
+    assert_int_equal(pthread_create(&thread, NULL, complete_later, NULL), 0);
+    addr[0] = get(60 * MIB);
+    pthread_join(thread, NULL);
+    put(addr[0], 60 * MIB);
+}
+
+/* Natively the larger block would be the driver's, and the request be served at once. */
+CASE(test_refusal_takes_a_larger_block)
+{
+    static const size_t sizes[] = {120 * MIB, MIB, 4 * KIB};
+    const uint64_t larger = get(150 * MIB);
     uint64_t addr;
 
-    fake.alone = false;
+    fake.capacity = 150 * MIB;
+    put(larger, 150 * MIB);
+    later_work_begins();
+    for (int i = 0; i < 3; i++) {
+        addr = get(sizes[i]);
+        assert_int_equal(addr, larger);
+        assert_int_equal(stats().live, sizes[i]);
+        fake.blocked = false;
+        put(addr, sizes[i]);
+        later_work_begins();
+    }
+    fake.blocked = false;
+}
+
+/* What is idle is not enough, so natively the request may be refused, too: it is refused soon. */
+CASE(test_refusal_comes_soon_if_little_is_idle)
+{
+    const uint64_t began = now_ns();
+    uint64_t addr;
+
+    fake.pool->ask_ns = 20000000;
     fake.capacity = 64 * MIB;
-    put(get(40 * MIB), 40 * MIB);
-    host_fake_complete(&fake);
-    assert_int_equal(program_alloc(&fake, &plain, 65 * MIB, ID, &addr), -ENOMEM); /* asks about the free's work */
-    addr = get(40 * MIB);
-    put(addr, 40 * MIB);
-    host_fake_complete(&fake);
-    assert_int_equal(host_pool_decay(fake.pool, 100), 0);
-    host_fake_launch(&fake);
-    fake.blocked = true;
-    assert_int_equal(pthread_create(&thread, NULL, complete_later, NULL), 0);
-    addr = get(60 * MIB);
-    pthread_join(thread, NULL);
-    put(addr, 60 * MIB);
+    put(get(3 * MIB), 3 * MIB);
+    later_work_begins();
+    assert_int_equal(program_alloc(&fake, &plain, 64 * MIB, ID, &addr), -ENOMEM);
+    assert_true(now_ns() - began < HOST_BUSY_NS / 2);
+    fake.blocked = false;
 }
 
 /* No work is unfinished, so to ask again and again would free nothing. */

@@ -138,6 +138,57 @@ CASE(test_a_combiner_that_is_held_up)
     put(second, MIB);
 }
 
+static void *complete_later(void *arg)
+{
+    usleep(20000);
+    host_fake_complete(&fake);
+    return NULL;
+}
+
+/* Natively that free has waited for the work before it: a refused request waits, although another thread has recorded
+ * the token. */
+CASE(test_refusal_waits_for_own_free_beside_a_combiner)
+{
+    const uint64_t first = get(MIB), second = get(MIB);
+    pthread_t freeing, completing;
+    uint64_t third;
+
+    fake.alone = false;
+    fake.capacity = 2 * MIB;
+    fake.hold = true;
+    host_fake_launch(&fake);
+    assert_int_equal(pthread_create(&freeing, NULL, free_main, (void *)(uintptr_t)first), 0);
+    until_calls(HOST_CALL_RECORD, 1);
+    put(second, MIB);
+    fake.hold = false;
+    pthread_join(freeing, NULL);
+    fake.blocked = true; /* no wait without a limit: the token may cover later work */
+    assert_int_equal(pthread_create(&completing, NULL, complete_later, NULL), 0);
+    third = get(2 * MIB);
+    pthread_join(completing, NULL);
+    fake.blocked = false;
+    put(third, 2 * MIB);
+}
+
+/* Its own token could not be waited for, or not long enough: there are several contexts. */
+CASE(test_refusal_waits_on_for_own_free)
+{
+    uint64_t addr = get(MIB);
+    pthread_t completing;
+
+    fake.alone = false;
+    fake.capacity = 2 * MIB;
+    host_fake_launch(&fake);
+    put(addr, MIB);
+    fake.fail_call = HOST_CALL_WAIT;
+    fake.fail_at = 1;
+    fake.fail_rc = -ETIMEDOUT;
+    assert_int_equal(pthread_create(&completing, NULL, complete_later, NULL), 0);
+    addr = get(2 * MIB);
+    pthread_join(completing, NULL);
+    put(addr, 2 * MIB);
+}
+
 static void *get_main(void *ret_addr)
 {
     *(uint64_t *)ret_addr = get(MIB);
