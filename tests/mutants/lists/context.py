@@ -154,9 +154,9 @@ MUTANTS = [
         ("if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;"),
         ("capture->context = driver ? context_stream(driver, stream) : own;", "capture->context = own; atomic_fetch_add(&capture_count, 1);")], 10),
     Mutant("a capture does not wait for calls in flight", ["capture_beside static ordered / under_load"], [
-        ("drain_all(own);", "")], 20),
+        ("drain_all(driver, own);", "")], 20),
     Mutant("a capture does not wait for calls in flight in other contexts", ["shim_capture"], [
-        ("if (context != own) drain(context, !handle, handle ? &limit_others : &limit);", "if (!handle) drain(context, true, &limit);")]),
+        ("if (context != own) drain(context, is_own,", "if (!handle) drain(context, is_own,")]),
     Mutant("a capture waits for waits on the host in other contexts", ["shim_capture"], [("if (waits && !is_own) break;", "")]),
     Mutant("a capture waits without a limit for calls in other contexts", ["shim_capture"], [("if (waits || !is_own) {", "if (waits) {")]),
     Mutant("a call in flight is not seen to be", ["capture_beside static ordered / under_load"], [
@@ -198,6 +198,8 @@ MUTANTS = [
         ("is_sticky(result) || is_refused(context, result) ?", "is_sticky(result) ?")]),
     Mutant("a capture of a thread without a context waits for nobody", ["shim_capture", "capture_beside shared preloaded / by_new_threads"], [
         ("if (context != own) drain(context,", "if (handle && context != own) drain(context,")], 5),
+    Mutant("a capture on a green context's stream waits for no wait on the host", ["shim_capture"], [
+        ("is_own = context->device == device;", "")]),
     Mutant("a capture waits for a free that waits for it", ["capture_beside static preloaded"], [
         ("if (now_ns() >= *limit) break;", "")]),
     Mutant("auto: memory that is not the pool's can be exported unseen", ["auto_shared static auto"], [

@@ -198,6 +198,39 @@ static int next_ok(void)
     return result;
 }
 
+static int next_last_release(CUdevice device)
+{
+    fake.contexts[device].active = false;
+    return result;
+}
+
+/* Captures in contexts that are not pooled: a created one (9), and the primary one of device 1. Each ends with its own
+ * context alone, since the other may be pooled later. */
+ISOLATED_CASE(test_captures_not_pooled, .environment = ORDERED)
+{
+    ready();
+    fake.next_of[REAL_cuCtxDestroy] = fake.next_of[REAL_cuDevicePrimaryCtxRelease] = (void *)next_ok;
+    fake.contexts[1].active = true;
+    for (unsigned int i = 0; i < 2; i++) {
+        const CUstream stream = fake_stream(i, i ? 1 : 9);
+
+        fake.streams[i].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+        capture_begun(capture_begin(stream), stream, true);
+    }
+    result = CUDA_ERROR_INVALID_CONTEXT;
+    assert_int_equal(cuCtxDestroy(fake_context(9)), result);
+    assert_int_equal(atomic_load(&capture_count), 2);
+    result = CUDA_SUCCESS;
+    assert_int_equal(cuCtxDestroy(fake_context(8)), 0);
+    assert_int_equal(cuDevicePrimaryCtxRelease(1), 0); /* not the last reference */
+    assert_int_equal(atomic_load(&capture_count), 2);
+    assert_int_equal(cuCtxDestroy(fake_context(9)), 0);
+    assert_int_equal(atomic_load(&capture_count), 1);
+    fake.next_of[REAL_cuDevicePrimaryCtxRelease] = (void *)next_last_release;
+    assert_int_equal(cuDevicePrimaryCtxRelease(1), 0);
+    assert_int_equal(atomic_load(&capture_count), 0);
+}
+
 ISOLATED_CASE(test_green, .environment = ORDERED)
 {
     CUcontext handle = NULL;
