@@ -18,9 +18,12 @@ int context_device_of(const struct real_driver *driver, CUcontext handle)
     CUdevice device;
     CUresult result;
 
-    if (driver->cuCtxPushCurrent_v2(handle))
+    /* Each is tried again if it fails: the memory of a context that ends unseen would be handed out. */
+    if (driver->cuCtxPushCurrent_v2(handle) && driver->cuCtxPushCurrent_v2(handle))
         return -1;
     result = driver->cuCtxGetDevice(&device);
+    if (result)
+        result = driver->cuCtxGetDevice(&device);
     context_pop(driver);
     return result ? -1 : device;
 }

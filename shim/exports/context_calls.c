@@ -7,6 +7,7 @@
  */
 #include "context/capture_gate.h"
 #include "context/context_end.h"
+#include "context/enter.h"
 #include "context/facts.h"
 #include "context/registry.h"
 #include "context/strict.h"
@@ -109,11 +110,9 @@ EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
     return primary_reset(REAL_cuDevicePrimaryCtxReset_v2, device);
 }
 
-/* Such a call releases a reference; the primary context ends with the last one. */
-static CUresult primary_release(enum real_symbol symbol, CUdevice device)
+/* After a call that has released a reference, if it succeeded; the primary context ends with the last one. */
+static void after_release(const struct going *going, CUdevice device, CUresult result)
 {
-    const struct going going = leaving_primary(device);
-    const CUresult result = ((__typeof__(&cuDevicePrimaryCtxRelease))real_find(symbol))(device);
     const struct real_driver *driver = vmm_kept_existing() ? real_driver_get() : NULL;
     unsigned int flags;
     int active = 1;
@@ -121,7 +120,15 @@ static CUresult primary_release(enum real_symbol symbol, CUdevice device)
     if (driver && !result && driver->cuDevicePrimaryCtxGetState &&
         (driver->cuDevicePrimaryCtxGetState(device, &flags, &active) || !active))
         vmm_kept_context_ends();
-    after_leaving_primary(&going, device);
+    after_leaving_primary(going, device);
+}
+
+static CUresult primary_release(enum real_symbol symbol, CUdevice device)
+{
+    const struct going going = leaving_primary(device);
+    const CUresult result = ((__typeof__(&cuDevicePrimaryCtxRelease))real_find(symbol))(device);
+
+    after_release(&going, device, result);
     return result;
 }
 
@@ -173,29 +180,32 @@ EXPORT CUresult cuCtxDetach(CUcontext handle)
     return result;
 }
 
-/* True once a context has been made from a green context. */
-static atomic_bool green_exempt;
-
 EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
 {
     const CUresult result = real_next(cuCtxFromGreenCtx)(context, green);
 
-    if (!result && !process_is_passive()) {
+    if (!result && !process_is_passive())
         context_exempt(*context);
-        atomic_store(&green_exempt, true);
-    }
     return result;
 }
 
-/* Its context's handle may be reused for a context that is pooled. */
+/* Its context's handle may be reused for a context that is pooled. And it has a reference to its device's primary
+ * context, which may be the last one. */
 EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
+    const struct real_driver *driver = process_is_passive() ? NULL : real_driver_get();
+    struct going going, primary = {0};
     CUcontext handle = NULL;
-    struct going going;
+    CUresult result;
+    int device = -1;
 
-    if (!process_is_passive() && (atomic_load(&green_exempt) || capture_active()) &&
-        real_next(cuCtxFromGreenCtx)(&handle, green))
-        handle = NULL;
+    if (driver && !real_next(cuCtxFromGreenCtx)(&handle, green))
+        device = context_device_of(driver, handle);
     going = leaving(handle);
-    return after_leaving(&going, real_next(cuGreenCtxDestroy)(green));
+    if (device >= 0)
+        primary = leaving_primary(device);
+    result = after_leaving(&going, real_next(cuGreenCtxDestroy)(green));
+    if (device >= 0)
+        after_release(&primary, device, result);
+    return result;
 }

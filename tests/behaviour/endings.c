@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * endings.c - what one thread's call that ends a context, or may end one, leaves alone: captures in contexts that are
- * not pooled yet, and green ones.
+ * not pooled yet, and other devices' threads. And the end of a primary context with its last green one.
  *
  * contexts.c has contexts that come and go on their own.
  *
@@ -106,6 +106,52 @@ static int green_create(CUgreenCtx *ret_green, int device)
     OK(cuDevResourceGenerateDesc(&desc, &all, 1));
     OK(cuGreenCtxCreate(ret_green, desc, device, CU_GREEN_CTX_DEFAULT_STREAM));
     return 0;
+}
+
+/* The last reference to the primary context goes with the green one, and all memory with it. */
+static int last_reference(bool converted)
+{
+    CUcontext context, again;
+    CUgreenCtx green;
+    CUdeviceptr p;
+    unsigned int flags;
+    int active;
+
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    if (active)
+        SKIP("the primary context is in use");
+    TRY(green_create(&green, 0));
+    if (converted)
+        OK(cuCtxFromGreenCtx(&context, green));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAlloc(&p, N));
+    OK(cuMemFree(p));
+    OK(cuCtxSetCurrent(NULL));
+    OK(cuDevicePrimaryCtxRelease(0));
+    OK(cuGreenCtxDestroy(green));
+    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    CHECK(!active);
+    OK(cuDevicePrimaryCtxRetain(&again, 0));
+    OK(cuCtxSetCurrent(again));
+    OK(cuMemAlloc(&p, N));
+    OK(cuMemsetD8(p, 1, N));
+    OK(cuCtxSynchronize());
+    OK(cuMemFree(p));
+    OK(cuCtxSetCurrent(NULL));
+    OK(cuDevicePrimaryCtxRelease(0));
+    return 0;
+}
+
+BT_TEST(last_green)
+{
+    return last_reference(false);
+}
+
+BT_TEST(last_green_converted)
+{
+    return last_reference(true);
 }
 
 /* Another thread's free beside a capture on a green context's stream, after an end elsewhere. */

@@ -302,7 +302,7 @@ ISOLATED_CASE(test_drains_for_green)
     assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
     assert_true(fake_thread_is_clean(fake_context(0)));
     end(green);
-    fake_fail(FN(cuCtxGetDevice), CUDA_ERROR_UNKNOWN, 1);
+    fake_fail(FN(cuCtxGetDevice), CUDA_ERROR_UNKNOWN, 2);
     start = atomic_load(&fake.ns);
     begin(green);
     assert_int_equal(atomic_load(&fake.ns) - start, 0);

@@ -238,9 +238,13 @@ ISOLATED_CASE(test_green, .environment = ORDERED)
     ready();
     fake.next_of[REAL_cuCtxFromGreenCtx] = (void *)next_green;
     fake.next_of[REAL_cuGreenCtxDestroy] = (void *)next_ok;
-    assert_int_equal(cuGreenCtxDestroy((CUgreenCtx)fake_context(10)), 0);
-    assert_int_equal(converted, 0); /* one of which no context was made gets none for its end */
-    result = CUDA_ERROR_INVALID_VALUE;
+    result = CUDA_ERROR_INVALID_VALUE; /* no green context */
+    assert_int_equal(cuGreenCtxDestroy((CUgreenCtx)fake_context(10)), result);
+    process_bypass_begin();
+    converted = 0;
+    assert_int_equal(cuGreenCtxDestroy((CUgreenCtx)fake_context(10)), result);
+    assert_int_equal(converted, 0);
+    process_bypass_end();
     assert_int_equal(cuCtxFromGreenCtx(&handle, (CUgreenCtx)fake_context(10)), result);
     assert_null(context_entry_find(fake_context(10)));
     result = CUDA_SUCCESS;
@@ -255,6 +259,30 @@ ISOLATED_CASE(test_green, .environment = ORDERED)
     assert_int_equal(cuGreenCtxDestroy((CUgreenCtx)fake_context(10)), 0);
     assert_null(context_entry_find(fake_context(10)));
     assert_non_null(context_current(&fake.driver)); /* the handle came back for one that is none */
+}
+
+static int next_last_green(CUgreenCtx green)
+{
+    assert_true(fake_thread_is_clean(fake_context(0)));
+    fake.contexts[0].active = false;
+    return result;
+}
+
+/* Its reference to the primary context may be the last one, whether a context was made from it or not. */
+ISOLATED_CASE(test_last_green, .environment = ORDERED)
+{
+    struct context *context = ready();
+    const uint64_t addr = block(context, MIB);
+
+    fake.next_of[REAL_cuCtxFromGreenCtx] = (void *)next_green;
+    fake.next_of[REAL_cuGreenCtxDestroy] = (void *)next_ok;
+    assert_int_equal(cuGreenCtxDestroy((CUgreenCtx)fake_context(10)), 0);
+    assert_ptr_equal(pool_of(addr), context->pool); /* there are others */
+    fake.next_of[REAL_cuGreenCtxDestroy] = (void *)next_last_green;
+    fake_fail(FN(cuCtxGetDevice), CUDA_ERROR_UNKNOWN, 1); /* asked again */
+    assert_int_equal(cuGreenCtxDestroy((CUgreenCtx)fake_context(12)), 0);
+    assert_null(pool_of(addr));
+    assert_int_equal(context_endings + atomic_load(&contexts.endings), 0);
 }
 
 /* --- memory that is not pooled --- */
