@@ -188,4 +188,57 @@ BT_TEST(release_beside_green_capture)
 {
     return green_beside(release_other);
 }
+
+/* The free of device 0's block on a stream of device 1's green context, which still reads it: the block does not serve
+ * again before that is over. */
+static int far_free(bool converted)
+{
+    char *p, *q, *other, *to, *host;
+    CUcontext context;
+    CUgreenCtx green;
+    CUstream stream;
+
+    TRY(bt_devices(2));
+    OK(cudaSetDevice(0));
+    OK(cudaMalloc((void **)&p, 8 * N));
+    TRY(bt_fill(p, 8 * N, 7));
+    OK(cudaSetDevice(1));
+    OK(cudaMalloc((void **)&to, 8 * N));
+    TRY(bt_fill(to, 8 * N, 1));
+    TRY(green_create(&green, 1));
+    if (converted)
+        OK(cuCtxFromGreenCtx(&context, green));
+    OK(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
+    TRY(bt_slow((cudaStream_t)stream, 10 * BT_SLOW_US));
+    OK(cuMemcpyAsync(BT_ADDRESS(to), BT_ADDRESS(p), 8 * N, stream));
+    OK(cuMemFreeAsync(BT_ADDRESS(p), stream));
+    OK(cudaSetDevice(0));
+    OK(cudaMalloc((void **)&q, 8 * N));
+    OK(cudaMemset(q, 0xff, 8 * N));
+    OK(cudaMalloc((void **)&other, 8 * N));
+    OK(cudaMemset(other, 0xff, 8 * N));
+    OK(cudaDeviceSynchronize());
+    OK(cuStreamSynchronize(stream));
+    host = (char *)malloc(8 * N);
+    CHECK(host);
+    OK(cudaMemcpy(host, to, 8 * N, cudaMemcpyDeviceToHost));
+    CHECK(host[0] == 7 && host[8 * N - 1] == 7);
+    free(host);
+    OK(cudaFree(q));
+    OK(cudaFree(other));
+    OK(cudaFree(to));
+    OK(cuStreamDestroy(stream));
+    OK(cuGreenCtxDestroy(green));
+    return 0;
+}
+
+BT_TEST(far_green_free)
+{
+    return far_free(false);
+}
+
+BT_TEST(far_green_free_converted)
+{
+    return far_free(true);
+}
 #endif

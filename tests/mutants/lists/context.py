@@ -272,7 +272,9 @@ MUTANTS = [
     Mutant("a green context has a policy of its own", ["auto_host alone auto"], [
         ("return context && context->pool ? context : NULL;", "return context;")]),
     Mutant("memory that was freed on a green context's stream is not used again", ["contexts static preloaded"], [
-        ("if (other) return other->pool != NULL;", "if (other) return true;")]),
+        ("device >= 0 && device != context->device;", "true;")]),
+    Mutant("a green context's stream is taken as one of the block's device", ["endings static preloaded", "endings static ordered"], [
+        ("device >= 0 && device != context->device;", "false;")]),
     Mutant("where ranks agree: the reserve depends on the device", ["api / Alike"], [
         ("device_free_is_scarce(context)) && !nccl_ranks_agree();", "device_free_is_scarce(context));")]),
     Mutant("where ranks agree: what goes back depends on time", ["api / Alike"], [
