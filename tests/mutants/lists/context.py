@@ -189,6 +189,8 @@ MUTANTS = [
         ("if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;")]),
     Mutant("a thread takes the gate with it", ["shim_capture", "teardown static preloaded / thread_end_while_capturing"], [
         ("captures_remove(is_of_dead_thread, NULL);", "")]),
+    Mutant("each request waits for a slow end of a context", ["shim_context"], [
+        ("context_endings || begun == atomic_load(&endings_waited)", "context_endings")]),
     Mutant("a context that is reset keeps the gate closed", ["teardown static preloaded / reset_while_capturing"], [
         ("capture_forget(handle, atomic_load(&context->captures));", ""),
         ("if (capture_active()) captures_ask();", "")]),
