@@ -9,12 +9,14 @@
 #include "clock.h"
 #include "context/capture_gate.h"
 #include "context/context_state.h"
+#include "context/enter.h"
 #include "context/free_order.h"
 #include "context/registry.h"
 #include "lock.h"
 
 /* The longest wait, in nanoseconds, of a beginning capture for calls in contexts that it may reach later. */
 #define REACH_WAIT_NS 10000000u
+#define UNKNOWN       (-2) /* device: the driver has yet to be asked */
 
 /*
  * Wait until no call is in flight that would disturb a capture. Every call reads the gate when it begins, so a call
@@ -44,25 +46,35 @@ static void drain(const struct context *context, bool is_own, uint64_t *limit)
     }
 }
 
-/* In the context with this handle, where drain has to be sure, and in all others; NULL: any may be the capture's. */
-static void drain_all(CUcontext handle)
+/* In the context with this handle, where drain has to be sure, and in all others; NULL: any may be the capture's. One
+ * that is not pooled may be a green context's, whose streams are its device's primary context's. */
+static void drain_all(const struct real_driver *driver, CUcontext handle)
 {
     uint64_t limit = 0, limit_others = 0; /* each shared by all slots */
     struct context *own = context_find(handle), *context;
+    int device = UNKNOWN;
 
     if (own)
         drain(own, /* is_own: */ true, &limit);
-    for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL)); context_unpin(context))
+    for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL)); context_unpin(context)) {
+        bool is_own = !handle;
+
+        if (handle && !own && context->primary) {
+            device = device == UNKNOWN ? context_device_of(driver, handle) : device;
+            is_own = context->device == device;
+        }
         if (context != own)
-            drain(context, !handle, handle ? &limit_others : &limit);
+            drain(context, is_own, is_own ? &limit : &limit_others);
+    }
 }
 
 /* A thread without a context gets one during the real call, and we cannot know which. */
 CUcontext capture_begin(CUstream stream)
 {
     const CUcontext own = capture_close(stream);
+    const struct real_driver *driver = real_driver_get();
 
-    if (real_driver_get())
-        drain_all(own);
+    if (driver)
+        drain_all(driver, own);
     return own;
 }

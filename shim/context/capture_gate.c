@@ -177,22 +177,10 @@ static pid_t capture_thread(CUstream stream)
     return stream == CU_STREAM_PER_THREAD ? (pid_t)syscall(SYS_gettid) : 0;
 }
 
-/* Captures in contexts that are not pooled: cupool makes no calls there that would disturb a capture. */
-static bool is_unpooled(const struct capture *capture, const void *arg)
-{
-    (void)arg;
-    return !context_find(capture->context);
-}
-
-void capture_forget_unpooled(void)
-{
-    if (capture_active())
-        captures_remove(is_unpooled, NULL);
-}
-
 void capture_forget(CUcontext handle, unsigned int before)
 {
-    captures_remove(is_of_context, &(struct capture){.context = handle, .number = before});
+    if (handle && capture_active())
+        captures_remove(is_of_context, &(struct capture){.context = handle, .number = before});
 }
 
 CUcontext capture_close(CUstream stream)

@@ -44,11 +44,8 @@ bool capture_active_now(void);
  */
 void capture_asks_pause(void);
 void capture_asks_resume(void);
-/* A context has ended, and its captures with it; before: capture_total before it ended. */
+/* A context has ended, and its captures with it; NULL: none. before: capture_total before it ended. */
 void capture_forget(CUcontext handle, unsigned int before);
-/* A context without an entry may have ended: drops the captures of all contexts that are not pooled, because nothing
- * that we do can disturb them. */
-void capture_forget_unpooled(void);
 /* True if this stream captures, or if its state cannot be read while another one captures. */
 bool capture_active_on(CUstream stream);
 

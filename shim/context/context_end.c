@@ -199,8 +199,6 @@ void context_gone(struct context *context, bool gone)
         context_events.context_stays(context);
     if (context && context != &unknown)
         entry_gone(context, gone);
-    else if (context && gone)
-        capture_forget_unpooled();
     if (context)
         ending_end();
 }
@@ -216,6 +214,12 @@ bool context_is_over(const struct context *context, CUcontext handle)
     return context && context != &unknown && context->id && context_id(driver, handle) != context->id;
 }
 
+static void probing_wait(int device)
+{
+    for (unsigned int i = 0; atomic_load(&contexts.probing[(unsigned int)device % DEVICES_MAX]); i++)
+        lock_relax(i);
+}
+
 static void entry_primary_gone(struct context *context)
 {
     const struct real_driver *driver = context->driver;
@@ -223,8 +227,7 @@ static void entry_primary_gone(struct context *context)
     unsigned int flags;
     int active = 1;
 
-    for (unsigned int i = 0; atomic_load(&contexts.probing[context->device % DEVICES_MAX]); i++)
-        lock_relax(i);
+    probing_wait(context->device);
     /* Asked twice. If the driver cannot say, the entry stays marked as leaving: no request may be served from a pool
      * that may be gone. */
     if (driver->cuDevicePrimaryCtxGetState &&
@@ -243,10 +246,18 @@ void context_primary_gone(struct context *context)
 {
     if (context && context != &unknown)
         entry_primary_gone(context);
-    else if (context)
-        capture_forget_unpooled();
     if (context)
         ending_end();
+}
+
+bool context_primary_is_over(const struct real_driver *driver, CUdevice device)
+{
+    unsigned int flags;
+    int active = 1;
+
+    probing_wait(device);
+    return driver->cuDevicePrimaryCtxGetState &&
+           driver->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && !active;
 }
 
 void context_sweep_begin(struct context_sweep *ret_sweep)

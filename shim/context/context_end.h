@@ -21,12 +21,15 @@
 
 #include "context/limits.h"
 #include "real/hooks.h"
+#include "real/real.h"
 
 struct context;
 
 /*
- * Around a call that may end a context. context_leaving stops new requests from being served from its pool. Afterwards
- * context_gone(true) forgets its memory, and context_gone(false) takes the context back into use; it accepts NULL.
+ * Around a call that may end a context. The captures of one without an entry are the caller's to forget
+ * (capture_gate.h), before context_gone or context_primary_gone. context_leaving stops new requests from being served
+ * from its pool. Afterwards context_gone(true) forgets its memory, and context_gone(false) takes the context back into
+ * use; it accepts NULL.
  */
 struct context *context_leaving(CUcontext handle);
 struct context *context_leaving_primary(CUdevice device);
@@ -35,6 +38,8 @@ void context_gone(struct context *context, bool gone);
 /* After a call that may have ended the primary context: forget the context if the driver says it is no longer
  * active. */
 void context_primary_gone(struct context *context);
+/* After such a call, for a primary context without an entry: true if the driver says that it is no longer active. */
+bool context_primary_is_over(const struct real_driver *driver, CUdevice device);
 /* After a call that gave up a reference to this context, which was current (context: its entry, as context_leaving has
  * returned it): was that its last reference? */
 bool context_is_over(const struct context *context, CUcontext handle);

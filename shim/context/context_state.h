@@ -145,7 +145,7 @@ struct contexts {
     atomic_uint ended;   /* number of such calls that have returned */
     struct past past[DEVICES_MAX];
     atomic_uint probing[DEVICES_MAX]; /* threads that hold a reference to a primary context for a moment, see
-                                         find_primary and context_wait_primaries */
+                                         facts_primary and context_wait_primaries */
 };
 extern struct contexts contexts __attribute__((visibility("hidden")));
 

@@ -13,6 +13,21 @@ void context_pop(const struct real_driver *driver)
         driver->cuCtxPopCurrent_v2(&ignored);
 }
 
+int context_device_of(const struct real_driver *driver, CUcontext handle)
+{
+    CUdevice device;
+    CUresult result;
+
+    /* Each is tried again if it fails: the memory of a context that ends unseen would be handed out. */
+    if (driver->cuCtxPushCurrent_v2(handle) && driver->cuCtxPushCurrent_v2(handle))
+        return -1;
+    result = driver->cuCtxGetDevice(&device);
+    if (result)
+        result = driver->cuCtxGetDevice(&device);
+    context_pop(driver);
+    return result ? -1 : device;
+}
+
 bool capture_mode_relax(const struct real_driver *driver, CUstreamCaptureMode *ret_mode)
 {
     *ret_mode = CU_STREAM_CAPTURE_MODE_RELAXED;

@@ -31,6 +31,9 @@ void context_leave(const struct context *context, struct visit *visit);
 /* Is the work before an event over? CUDA_ERROR_NOT_READY: no. */
 CUresult context_event_ask(const struct context *context, CUevent event);
 
+/* The device of the context with this handle, which need not be pooled; -1: the driver does not say. */
+int context_device_of(const struct real_driver *driver, CUcontext handle);
+
 /* Undo a push: bring the program's own context back. */
 void context_pop(const struct real_driver *driver);
 

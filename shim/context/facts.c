@@ -11,19 +11,13 @@
 #include "context/vmm_create.h"
 #include "trace/trace.h"
 
-/*
- * Is handle the device's primary context? It is current on some thread, so retaining the primary context does not
- * create it. False: the driver cannot say now, and the context must not be pooled: a primary context that we took for
- * another kind would end without our noticing.
- */
-static bool find_primary(const struct real_driver *driver, CUcontext handle, int device, bool *ret_primary)
+bool facts_primary(const struct real_driver *driver, int device, CUcontext *ret_primary)
 {
     unsigned int flags;
-    CUcontext primary;
     bool known;
     int active = 0;
 
-    *ret_primary = false;
+    *ret_primary = NULL;
     if (!driver->cuDevicePrimaryCtxGetState || !driver->cuDevicePrimaryCtxRetain ||
         !driver->cuDevicePrimaryCtxRelease_v2)
         return true;
@@ -32,10 +26,11 @@ static bool find_primary(const struct real_driver *driver, CUcontext handle, int
     atomic_fetch_add(&contexts.probing[device % DEVICES_MAX], 1);
     known = driver->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS;
     if (known && active) {
-        known = driver->cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS;
-        *ret_primary = known && primary == handle;
+        known = driver->cuDevicePrimaryCtxRetain(ret_primary, device) == CUDA_SUCCESS;
         if (known)
             driver->cuDevicePrimaryCtxRelease_v2(device);
+        else
+            *ret_primary = NULL;
     }
     atomic_fetch_sub(&contexts.probing[device % DEVICES_MAX], 1);
     return known;
@@ -77,6 +72,7 @@ unsigned long long context_id(const struct real_driver *driver, CUcontext handle
 bool facts_find(CUcontext handle, struct facts *as)
 {
     const struct real_driver *driver = as->driver;
+    CUcontext primary;
     size_t free;
     CUdevice device;
 
@@ -87,8 +83,11 @@ bool facts_find(CUcontext handle, struct facts *as)
     as->defers = cuda_memory_defers(driver, device);
     as->maps = vmm_supported(driver, device);
     as->orders = policy_driver_orders(driver);
-    if (!find_primary(driver, handle, device, &as->primary))
+    /* It must not be pooled if the driver cannot say now: a primary context that we took for another kind would end
+     * without our noticing. */
+    if (!facts_primary(driver, device, &primary))
         return false;
+    as->primary = primary == handle;
     as->id = context_id(driver, handle);
     return true;
 }

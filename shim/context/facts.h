@@ -27,6 +27,10 @@ struct facts {
  * be used now. */
 bool facts_find(CUcontext handle, struct facts *as);
 
+/* The handle of a device's primary context; NULL: it is not active, or the driver cannot be asked. False: the driver
+ * cannot say now. */
+bool facts_primary(const struct real_driver *driver, int device, CUcontext *ret_primary);
+
 /* The driver's unique number of a context; 0: the driver does not have one. */
 unsigned long long context_id(const struct real_driver *driver, CUcontext handle);
 

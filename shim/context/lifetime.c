@@ -116,18 +116,26 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     atomic_store(&context->pool, pool);
 }
 
+/* How many calls that may end a context had begun when a thread last waited for one of them for a second. */
+static atomic_uint endings_waited;
+
 /* Wait until no call is under way that may end a context, because such a call may end one without an entry. False: a
- * call takes longer than a second, or this thread makes one. */
+ * call takes longer than a second, for which threads wait once, or this thread makes one. */
 static bool endings_wait(unsigned int *ret_ended)
 {
+    const unsigned int begun = atomic_load(&contexts.ended) + atomic_load(&contexts.endings);
     const uint64_t limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;
 
     for (unsigned int i = 0;; i++) {
         *ret_ended = atomic_load(&contexts.ended);
         if (!atomic_load(&contexts.endings))
             return true;
-        if (context_endings || now_ns() >= limit)
+        if (context_endings || begun == atomic_load(&endings_waited))
             return false;
+        if (now_ns() >= limit) {
+            atomic_store(&endings_waited, begun);
+            return false;
+        }
         lock_relax(i);
     }
 }

@@ -152,19 +152,15 @@ CUresult context_wait_primaries(void)
 static bool is_foreign(const struct context *context, CUcontext handle)
 {
     const struct real_driver *driver = context->driver;
-    const struct context *other = context_entry_find(handle);
-    CUdevice device;
-    bool elsewhere;
+    const struct context *other = context_find(handle);
+    int device;
 
     if (!handle || other == context)
         return false;
     if (other)
-        return other->pool != NULL;
-    if (driver->cuCtxPushCurrent_v2(handle))
-        return false;
-    elsewhere = driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && device != context->device;
-    context_pop(driver);
-    return elsewhere;
+        return true;
+    device = context_device_of(driver, handle);
+    return device >= 0 && device != context->device;
 }
 
 /* Asked again if the driver fails: the memory that is freed there would never be used again. */

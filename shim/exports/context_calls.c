@@ -7,6 +7,8 @@
  */
 #include "context/capture_gate.h"
 #include "context/context_end.h"
+#include "context/enter.h"
+#include "context/facts.h"
 #include "context/registry.h"
 #include "context/strict.h"
 #include "context/vmm_kept.h"
@@ -31,31 +33,71 @@ static bool did_nothing(CUresult result)
     }
 }
 
-/* Before a call that ends a context. Each returns the pooled context; NULL: nothing is to be done. */
-static struct context *leaving(CUcontext handle)
+/* A context during a call that may end it. */
+struct going {
+    struct context *context; /* as context_leaving has returned it; NULL: nothing is to be done */
+    CUcontext handle;        /* of one without an entry, whose captures are forgotten here; NULL: it is not needed */
+    unsigned int captures;   /* capture_total before the call */
+};
+
+/* Before a call that ends a context. */
+static struct going leaving(CUcontext handle)
 {
-    return process_is_passive() ? NULL : context_leaving(handle);
+    struct going going = {.captures = atomic_load(&capture_total)};
+
+    if (process_is_passive())
+        return going;
+    going.context = context_leaving(handle);
+    if (!context_handle(going.context))
+        going.handle = handle;
+    return going;
 }
 
-static struct context *leaving_primary(CUdevice device)
+static struct going leaving_primary(CUdevice device)
 {
-    return process_is_passive() ? NULL : context_leaving_primary(device);
+    struct going going = {.captures = atomic_load(&capture_total)};
+    const struct real_driver *driver;
+
+    if (process_is_passive())
+        return going;
+    going.context = context_leaving_primary(device);
+    driver = capture_active() && !context_handle(going.context) ? real_driver_get() : NULL;
+    if (driver)
+        (void)facts_primary(driver, device, &going.handle);
+    return going;
 }
 
-/* After it. */
-static CUresult after_leaving(struct context *context, CUresult result)
+/* After it. A context that is not pooled has captures, too, which must not be forgotten before: it may be pooled
+ * during one. */
+static void gone(const struct going *going, bool is_over)
 {
-    context_gone(context, !did_nothing(result));
+    if (is_over)
+        capture_forget(going->handle, going->captures);
+    context_gone(going->context, is_over);
+}
+
+static CUresult after_leaving(const struct going *going, CUresult result)
+{
+    gone(going, !did_nothing(result));
     return result;
+}
+
+static void after_leaving_primary(const struct going *going, CUdevice device)
+{
+    const struct real_driver *driver = going->handle ? real_driver_get() : NULL;
+
+    if (driver && context_primary_is_over(driver, device))
+        capture_forget(going->handle, going->captures);
+    context_primary_gone(going->context);
 }
 
 /* The versions of each function differ in their symbol alone. */
 static CUresult primary_reset(enum real_symbol symbol, CUdevice device)
 {
-    struct context *context = leaving_primary(device);
+    const struct going going = leaving_primary(device);
 
     vmm_kept_context_ends();
-    return after_leaving(context, ((__typeof__(&cuDevicePrimaryCtxReset))real_find(symbol))(device));
+    return after_leaving(&going, ((__typeof__(&cuDevicePrimaryCtxReset))real_find(symbol))(device));
 }
 
 EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
@@ -68,11 +110,9 @@ EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
     return primary_reset(REAL_cuDevicePrimaryCtxReset_v2, device);
 }
 
-/* Such a call releases a reference; the primary context ends with the last one. */
-static CUresult primary_release(enum real_symbol symbol, CUdevice device)
+/* After a call that has released a reference, if it succeeded; the primary context ends with the last one. */
+static void after_release(const struct going *going, CUdevice device, CUresult result)
 {
-    struct context *context = leaving_primary(device);
-    const CUresult result = ((__typeof__(&cuDevicePrimaryCtxRelease))real_find(symbol))(device);
     const struct real_driver *driver = vmm_kept_existing() ? real_driver_get() : NULL;
     unsigned int flags;
     int active = 1;
@@ -80,7 +120,15 @@ static CUresult primary_release(enum real_symbol symbol, CUdevice device)
     if (driver && !result && driver->cuDevicePrimaryCtxGetState &&
         (driver->cuDevicePrimaryCtxGetState(device, &flags, &active) || !active))
         vmm_kept_context_ends();
-    context_primary_gone(context);
+    after_leaving_primary(going, device);
+}
+
+static CUresult primary_release(enum real_symbol symbol, CUdevice device)
+{
+    const struct going going = leaving_primary(device);
+    const CUresult result = ((__typeof__(&cuDevicePrimaryCtxRelease))real_find(symbol))(device);
+
+    after_release(&going, device, result);
     return result;
 }
 
@@ -96,11 +144,11 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 
 static CUresult destroy(enum real_symbol symbol, CUcontext handle)
 {
-    struct context *context = leaving(handle);
+    const struct going going = leaving(handle);
     CUresult result;
 
     vmm_kept_context_ends();
-    result = after_leaving(context, ((__typeof__(&cuCtxDestroy))real_find(symbol))(handle));
+    result = after_leaving(&going, ((__typeof__(&cuCtxDestroy))real_find(symbol))(handle));
     if (!result)
         policy_context_gone(handle);
     return result;
@@ -119,41 +167,45 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext handle)
 /* It gives up a reference to the current context, which ends with the last one, and is current no more then. */
 EXPORT CUresult cuCtxDetach(CUcontext handle)
 {
-    struct context *context = leaving(handle);
+    const struct going going = leaving(handle);
     CUresult result;
     bool is_over;
 
     vmm_kept_context_ends();
     result = real_next(cuCtxDetach)(handle);
-    is_over = context && !did_nothing(result) && context_is_over(context, handle);
-    context_gone(context, is_over);
+    is_over = going.context && !did_nothing(result) && context_is_over(going.context, handle);
+    gone(&going, is_over);
     if (is_over)
         policy_context_gone(handle);
     return result;
 }
 
-/* True once a context has been made from a green context. */
-static atomic_bool green_exempt;
-
 EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
 {
     const CUresult result = real_next(cuCtxFromGreenCtx)(context, green);
 
-    if (!result && !process_is_passive()) {
+    if (!result && !process_is_passive())
         context_exempt(*context);
-        atomic_store(&green_exempt, true);
-    }
     return result;
 }
 
-/* Its context's handle may be reused for a context that is pooled. */
+/* Its context's handle may be reused for a context that is pooled. And it has a reference to its device's primary
+ * context, which may be the last one. */
 EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
-    struct context *context;
+    const struct real_driver *driver = process_is_passive() ? NULL : real_driver_get();
+    struct going going, primary = {0};
     CUcontext handle = NULL;
+    CUresult result;
+    int device = -1;
 
-    if (!process_is_passive() && atomic_load(&green_exempt) && real_next(cuCtxFromGreenCtx)(&handle, green))
-        handle = NULL;
-    context = leaving(handle);
-    return after_leaving(context, real_next(cuGreenCtxDestroy)(green));
+    if (driver && !real_next(cuCtxFromGreenCtx)(&handle, green))
+        device = context_device_of(driver, handle);
+    going = leaving(handle);
+    if (device >= 0)
+        primary = leaving_primary(device);
+    result = after_leaving(&going, real_next(cuGreenCtxDestroy)(green));
+    if (device >= 0)
+        after_release(&primary, device, result);
+    return result;
 }

@@ -164,9 +164,9 @@ MUTANTS = [
         ("if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;"),
         ("capture->context = driver ? context_stream(driver, stream) : own;", "capture->context = own; atomic_fetch_add(&capture_count, 1);")], 10),
     Mutant("a capture does not wait for calls in flight", ["capture_beside static ordered / under_load"], [
-        ("drain_all(own);", "")], 20),
+        ("drain_all(driver, own);", "")], 20),
     Mutant("a capture does not wait for calls in flight in other contexts", ["shim_capture"], [
-        ("if (context != own) drain(context, !handle, handle ? &limit_others : &limit);", "if (!handle) drain(context, true, &limit);")]),
+        ("if (context != own) drain(context, is_own,", "if (!handle) drain(context, is_own,")]),
     Mutant("a capture waits for waits on the host in other contexts", ["shim_capture"], [("if (waits && !is_own) break;", "")]),
     Mutant("a capture waits without a limit for calls in other contexts", ["shim_capture"], [("if (waits || !is_own) {", "if (waits) {")]),
     Mutant("a call in flight is not seen to be", ["capture_beside static ordered / under_load"], [
@@ -199,6 +199,8 @@ MUTANTS = [
         ("if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;")]),
     Mutant("a thread takes the gate with it", ["shim_capture", "teardown static preloaded / thread_end_while_capturing"], [
         ("captures_remove(is_of_dead_thread, NULL);", "")]),
+    Mutant("each request waits for a slow end of a context", ["shim_context"], [
+        ("context_endings || begun == atomic_load(&endings_waited)", "context_endings")]),
     Mutant("a context that is reset keeps the gate closed", ["teardown static preloaded / reset_while_capturing"], [
         ("capture_forget(handle, atomic_load(&context->captures));", ""),
         ("if (capture_active()) captures_ask();", "")]),
@@ -208,6 +210,8 @@ MUTANTS = [
         ("is_sticky(result) || is_refused(context, result) ?", "is_sticky(result) ?")]),
     Mutant("a capture of a thread without a context waits for nobody", ["shim_capture", "capture_beside shared preloaded / by_new_threads"], [
         ("if (context != own) drain(context,", "if (handle && context != own) drain(context,")], 5),
+    Mutant("a capture on a green context's stream waits for no wait on the host", ["shim_capture"], [
+        ("is_own = context->device == device;", "")]),
     Mutant("a capture waits for a free that waits for it", ["capture_beside static preloaded"], [
         ("if (now_ns() >= *limit) break;", "")]),
     Mutant("auto: memory that is not the pool's can be exported unseen", ["auto_shared static auto"], [
@@ -280,7 +284,9 @@ MUTANTS = [
     Mutant("a green context has a policy of its own", ["auto_host alone auto"], [
         ("return context && context->pool ? context : NULL;", "return context;")]),
     Mutant("memory that was freed on a green context's stream is not used again", ["contexts static preloaded"], [
-        ("if (other) return other->pool != NULL;", "if (other) return true;")]),
+        ("device >= 0 && device != context->device;", "true;")]),
+    Mutant("a green context's stream is taken as one of the block's device", ["endings static preloaded", "endings static ordered"], [
+        ("device >= 0 && device != context->device;", "false;")]),
     Mutant("where ranks agree: the reserve depends on the device", ["api / Alike"], [
         ("device_free_is_scarce(context)) && !nccl_ranks_agree();", "device_free_is_scarce(context));")]),
     Mutant("where ranks agree: what goes back depends on time", ["api / Alike"], [

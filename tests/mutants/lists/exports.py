@@ -22,9 +22,9 @@ MUTANTS = [
     Mutant("switch: errno changes", ["switch / Wrong.test_errno"], [
         ("errno = call->error;", "")]),
     Mutant("cuCtxDetach ends no context", ["teardown static preloaded", "rows driver"], [
-        ("is_over = context && !did_nothing(result) && context_is_over(context, handle);", "is_over = false;")]),
+        ("is_over = going.context && !did_nothing(result) && context_is_over(going.context, handle);", "is_over = false;")]),
     Mutant("each cuCtxDetach ends its context", ["teardown static preloaded"], [
-        ("!did_nothing(result) && context_is_over(context, handle);", "!did_nothing(result);")]),
+        ("!did_nothing(result) && context_is_over(going.context, handle);", "!did_nothing(result);")]),
     Mutant("ipc: other devices do not reach what was opened", ["ipc static vmm"], [
         ("if (pool || ipc_import_any())", "if (pool)")]),
     # --- virtual memory that is kept ---
@@ -127,8 +127,13 @@ MUTANTS = [
     Mutant("a thread without a context gets an IPC handle", ["contexts static preloaded / fresh_thread_free_async"], [
         ("!memory_has_context()) return real_next(cuIpcGetMemHandle)", "false) return real_next(cuIpcGetMemHandle)")]),
     Mutant("a green context that has gone stays exempt", ["contexts static preloaded"], [
-        ("context = leaving(handle); return after_leaving(context, real_next(cuGreenCtxDestroy)(green));",
-         "context = NULL; return after_leaving(context, real_next(cuGreenCtxDestroy)(green));")]),
+        ("going = leaving(handle); if (device >= 0)", "going = leaving(NULL); if (device >= 0)")]),
+    Mutant("a context that is not pooled leaves its captures", ["shim_exports"], [
+        ("if (is_over) capture_forget(going->handle, going->captures);", "")]),
+    Mutant("a primary context that is not pooled leaves its captures", ["shim_exports"], [
+        ("if (driver && context_primary_is_over(driver, device)) capture_forget(going->handle, going->captures);", "")]),
+    Mutant("a primary context that stays takes its captures along", ["shim_exports"], [
+        ("if (driver && context_primary_is_over(driver, device)) capture_forget(", "if (driver) capture_forget(")]),
     Mutant("a context that is refused is not asked for again", ["rows driver"], [
         ("&& serve_give_back_on(device, retry->arrivals))", "&& false)")]),
     Mutant("a call that may take another device's memory gets the current one's idle memory alone", ["shim_retry"], [
@@ -208,7 +213,7 @@ MUTANTS = [
 
     # --- that no test had noticed once ---
     Mutant("green contexts are pooled", ["contexts static preloaded"], [
-        ("context_exempt(*context); atomic_store(&green_exempt, true);", "atomic_store(&green_exempt, true);")]),
+        ("if (!result && !process_is_passive()) context_exempt(*context);", "")]),
     Mutant("free memory may be more than all", ["meminfo static preloaded"], [
         ("*free = *free + idle > most ? most : *free + idle;", "*free = *free + idle;")]),
     Mutant("free memory counts what is idle twice", ["meminfo shared preloaded"], [
@@ -246,8 +251,10 @@ MUTANTS = [
     Mutant("vmm: a block has no context", ["driver static vmm"], [
         ("if (attribute == CU_POINTER_ATTRIBUTE_CONTEXT) serve_context(ptr, data);", "")]),
 
-    Mutant("a green context gets a context for its end", ["shim_exports"], [
-        ("if (!process_is_passive() && atomic_load(&green_exempt) && real_next(", "if (!process_is_passive() && real_next(")]),
+    Mutant("a green context gets a context for its end in a process that passes everything through", ["shim_exports"], [
+        ("driver = process_is_passive() ? NULL : real_driver_get(); struct going going, primary", "driver = real_driver_get(); struct going going, primary")]),
+    Mutant("the primary context ends unseen with a green one", ["shim_exports", "endings static preloaded"], [
+        ("if (device >= 0) primary = leaving_primary(device);", "")]),
     Mutant("memory that is used is said to be free", ["shim_info"], [
         ("most = all > used ? all - used : 0;", "most = all;")]),
     Mutant("memory that arrives while the driver is asked is said to be free twice", ["shim_info"], [

@@ -18,7 +18,7 @@ READY_CASE(test_begin)
     begin(other);
     assert_int_equal(closed(), 1);
     assert_int_equal(atomic_load(&capture_total), 2);
-    assert_string_equal(fake_log(), ""); /* no call that a capture could be disturbed by */
+    assert_string_equal(fake_log(), "push:c1 pop"); /* no call that a capture could be disturbed by */
 }
 
 READY_CASE(test_end)
@@ -156,15 +156,14 @@ ISOLATED_CASE(test_forget)
     assert_int_equal(closed(), 0);
 }
 
-READY_CASE(test_forget_unpooled)
+/* A context that is not known: it has no captures. */
+READY_CASE(test_forget_none)
 {
-    capture_forget_unpooled();
-    begin(s0);
-    begin(other);
-    capture_forget_unpooled();
+    capture_forget(NULL, 0);
+    fake_current(NULL);
+    begin(CU_STREAM_LEGACY);
+    capture_forget(NULL, atomic_load(&capture_total));
     assert_int_equal(closed(), 1);
-    end(s0);
-    assert_int_equal(closed(), 0);
 }
 
 /* A thread without a context gets one by the call that begins the capture. */
@@ -286,6 +285,27 @@ ISOLATED_CASE(test_drains_waiters)
     start = atomic_load(&fake.ns);
     begin(s0);
     assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
+}
+
+/* A green context's stream is one of its device's primary context. */
+ISOLATED_CASE(test_drains_for_green)
+{
+    CUstream green;
+    uint64_t start;
+
+    busy = ready();
+    green = fake_stream(3, 10);
+    atomic_store(&busy->slots[7].seq, 1);
+    atomic_store(&busy->slots[7].waits, true);
+    start = atomic_load(&fake.ns);
+    begin(green);
+    assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
+    assert_true(fake_thread_is_clean(fake_context(0)));
+    end(green);
+    fake_fail(FN(cuCtxGetDevice), CUDA_ERROR_UNKNOWN, 2);
+    start = atomic_load(&fake.ns);
+    begin(green);
+    assert_int_equal(atomic_load(&fake.ns) - start, 0);
 }
 
 ISOLATED_CASE(test_drains_all)

@@ -285,6 +285,24 @@ READY_CASE(test_exempt)
     assert_false(context->primary || context->pool);
 }
 
+/* A call that takes long and may end a context: one wait, and not one for each request. */
+READY_CASE(test_slow_ending)
+{
+    uint64_t start = now();
+
+    fake_current(fake_context(1));
+    atomic_store(&contexts.endings, 1);
+    for (unsigned int i = 0; i < 3; i++)
+        assert_null(context_current(&fake.driver));
+    assert_in_range(now() - start, SECOND_NS, SECOND_NS + SECOND_NS / 2);
+    atomic_store(&contexts.endings, 2); /* another one begins */
+    start = now();
+    assert_null(context_current(&fake.driver));
+    assert_in_range(now() - start, SECOND_NS, SECOND_NS + SECOND_NS / 2);
+    atomic_store(&contexts.endings, 0);
+    assert_non_null(context_current(&fake.driver));
+}
+
 ISOLATED_CASE(test_none_current)
 {
     struct pins *own = NULL;

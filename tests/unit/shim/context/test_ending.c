@@ -113,13 +113,13 @@ ISOLATED_CASE(test_unknown)
     assert_int_equal(atomic_load(&contexts.endings), 1); /* one may be about to be seen */
     assert_int_equal(atomic_load(&contexts_closing), 0);
     context_gone(found, gone);
-    assert_int_equal(atomic_load(&capture_count), gone ? 1 : 2);
+    assert_int_equal(atomic_load(&capture_count), 2); /* the other one may be pooled later */
     assert_int_equal(atomic_load(&contexts.endings) + context_endings, 0);
     context_gone(NULL, true);
     context_primary_gone(NULL);
     assert_int_equal(context_endings, 0);
     context_primary_gone(context_leaving_primary(3));
-    assert_int_equal(atomic_load(&capture_count), 1);
+    assert_int_equal(atomic_load(&capture_count), 2);
     assert_int_equal(atomic_load(&contexts.endings) + context_endings, 0);
 }
 ISOLATED_AGAIN(test_unknown, gone, .row = "gone")

@@ -198,6 +198,39 @@ static int next_ok(void)
     return result;
 }
 
+static int next_last_release(CUdevice device)
+{
+    fake.contexts[device].active = false;
+    return result;
+}
+
+/* Captures in contexts that are not pooled: a created one (9), and the primary one of device 1. Each ends with its own
+ * context alone, since the other may be pooled later. */
+ISOLATED_CASE(test_captures_not_pooled, .environment = ORDERED)
+{
+    ready();
+    fake.next_of[REAL_cuCtxDestroy] = fake.next_of[REAL_cuDevicePrimaryCtxRelease] = (void *)next_ok;
+    fake.contexts[1].active = true;
+    for (unsigned int i = 0; i < 2; i++) {
+        const CUstream stream = fake_stream(i, i ? 1 : 9);
+
+        fake.streams[i].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+        capture_begun(capture_begin(stream), stream, true);
+    }
+    result = CUDA_ERROR_INVALID_CONTEXT;
+    assert_int_equal(cuCtxDestroy(fake_context(9)), result);
+    assert_int_equal(atomic_load(&capture_count), 2);
+    result = CUDA_SUCCESS;
+    assert_int_equal(cuCtxDestroy(fake_context(8)), 0);
+    assert_int_equal(cuDevicePrimaryCtxRelease(1), 0); /* not the last reference */
+    assert_int_equal(atomic_load(&capture_count), 2);
+    assert_int_equal(cuCtxDestroy(fake_context(9)), 0);
+    assert_int_equal(atomic_load(&capture_count), 1);
+    fake.next_of[REAL_cuDevicePrimaryCtxRelease] = (void *)next_last_release;
+    assert_int_equal(cuDevicePrimaryCtxRelease(1), 0);
+    assert_int_equal(atomic_load(&capture_count), 0);
+}
+
 ISOLATED_CASE(test_green, .environment = ORDERED)
 {
     CUcontext handle = NULL;
@@ -205,9 +238,13 @@ ISOLATED_CASE(test_green, .environment = ORDERED)
     ready();
     fake.next_of[REAL_cuCtxFromGreenCtx] = (void *)next_green;
     fake.next_of[REAL_cuGreenCtxDestroy] = (void *)next_ok;
-    assert_int_equal(cuGreenCtxDestroy((CUgreenCtx)fake_context(10)), 0);
-    assert_int_equal(converted, 0); /* one of which no context was made gets none for its end */
-    result = CUDA_ERROR_INVALID_VALUE;
+    result = CUDA_ERROR_INVALID_VALUE; /* no green context */
+    assert_int_equal(cuGreenCtxDestroy((CUgreenCtx)fake_context(10)), result);
+    process_bypass_begin();
+    converted = 0;
+    assert_int_equal(cuGreenCtxDestroy((CUgreenCtx)fake_context(10)), result);
+    assert_int_equal(converted, 0);
+    process_bypass_end();
     assert_int_equal(cuCtxFromGreenCtx(&handle, (CUgreenCtx)fake_context(10)), result);
     assert_null(context_entry_find(fake_context(10)));
     result = CUDA_SUCCESS;
@@ -222,6 +259,30 @@ ISOLATED_CASE(test_green, .environment = ORDERED)
     assert_int_equal(cuGreenCtxDestroy((CUgreenCtx)fake_context(10)), 0);
     assert_null(context_entry_find(fake_context(10)));
     assert_non_null(context_current(&fake.driver)); /* the handle came back for one that is none */
+}
+
+static int next_last_green(CUgreenCtx green)
+{
+    assert_true(fake_thread_is_clean(fake_context(0)));
+    fake.contexts[0].active = false;
+    return result;
+}
+
+/* Its reference to the primary context may be the last one, whether a context was made from it or not. */
+ISOLATED_CASE(test_last_green, .environment = ORDERED)
+{
+    struct context *context = ready();
+    const uint64_t addr = block(context, MIB);
+
+    fake.next_of[REAL_cuCtxFromGreenCtx] = (void *)next_green;
+    fake.next_of[REAL_cuGreenCtxDestroy] = (void *)next_ok;
+    assert_int_equal(cuGreenCtxDestroy((CUgreenCtx)fake_context(10)), 0);
+    assert_ptr_equal(pool_of(addr), context->pool); /* there are others */
+    fake.next_of[REAL_cuGreenCtxDestroy] = (void *)next_last_green;
+    fake_fail(FN(cuCtxGetDevice), CUDA_ERROR_UNKNOWN, 1); /* asked again */
+    assert_int_equal(cuGreenCtxDestroy((CUgreenCtx)fake_context(12)), 0);
+    assert_null(pool_of(addr));
+    assert_int_equal(context_endings + atomic_load(&contexts.endings), 0);
 }
 
 /* --- memory that is not pooled --- */
