@@ -259,6 +259,9 @@ ISOLATED_CASE(test_beside_ending)
     assert_null(context_current(&fake.driver));
     assert_int_equal(atomic_load(&fake.ns), start);
     context_endings = 0;
+    assert_null(context_current(&fake.driver)); /* threads have waited for this call before */
+    assert_int_equal(atomic_load(&fake.ns), start);
+    atomic_store(&contexts.ended, 1); /* another one begins */
     fake.relaxes = 0;
     fake.relax = leaving_ends;
     fake.relax_arg = &contexts.endings;
