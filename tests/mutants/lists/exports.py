@@ -54,6 +54,10 @@ MUTANTS = [
         ("if (ours && capture_active_on(stream)) return SERVE_INVALID;", "")]),
 
     # --- errors ---
+    Mutant("cuMemFreeAsync after an error that did not last frees nothing", ["shim_exports"], [
+        ("(void)serve_free(ptr);", ";")]),
+    Mutant("cudaFreeAsync after an error that did not last frees nothing", ["shim_exports"], [
+        ("(void)serve_free((uintptr_t)ptr);", ";")]),
     Mutant("the last error is lost", ["free_errors shared preloaded / interior", "free_errors shared preloaded / twice"], [
         ("return BYPASS(real_runtime(cudaFree, caller)((void *)NOWHERE));", "return cudaErrorInvalidValue;")]),
     Mutant("cudaMalloc of NULL crashes", ["basic shared preloaded"], [

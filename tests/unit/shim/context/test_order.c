@@ -255,6 +255,10 @@ ISOLATED_CASE(test_sticky)
         for (size_t i = 0; i < COUNT(sticky); i++)
             is_sticky |= error == (int)sticky[i];
         context_saw((CUresult)error);
+        assert_false(context_failed(context)); /* it is another context's: this one answers */
+        fake.contexts[0].error = (CUresult)error;
+        context_saw((CUresult)error);
+        fake.contexts[0].error = CUDA_SUCCESS;
         assert_int_equal(context_failed(context), is_sticky);
         assert_ptr_equal(context_current(&fake.driver), is_sticky ? NULL : context); /* requests go to the driver */
         found += is_sticky;

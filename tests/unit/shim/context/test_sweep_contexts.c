@@ -252,9 +252,13 @@ SCENE(saw, ORDERED QUIET)
 
     context_saw(CUDA_ERROR_OUT_OF_MEMORY);
     put(get(KIB));
+    context_saw(CUDA_ERROR_ASSERT); /* of another context */
+    put(get(KIB));
+    fake.contexts[0].error = CUDA_ERROR_ASSERT;
     context_saw(CUDA_ERROR_ASSERT);
     put(one);
     get(KIB);
+    fake.contexts[0].error = CUDA_SUCCESS;
     context_met_runtime(context_entry_find(fake_context(0)) ? context_entry_find(fake_context(0)) : pooled(0));
     tell_all();
 }
