@@ -7,6 +7,7 @@
  */
 
 #include "base/process.h"
+#include "context/host_work.h"
 #include "context/ready.h"
 #include "exports/hazards.h"
 #include "pool_state.h"
@@ -154,7 +155,7 @@ ISOLATED_ROWS(test_destroy_debt, ends)
 
     hazard_context_wait_end(NULL, hazard_context_wait_begin(NULL));
     fake.next_of[form->symbol] = (void *)next;
-    hazard_host_work(stream);
+    host_launched(stream);
     form->call(stream);
     hazard_stream_wait_end(stream, hazard_context_wait_begin(NULL));
     assert_int_equal(policy_waits(&context->policy, &debts), strstr(form->name, "Destroy") != NULL);
