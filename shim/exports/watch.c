@@ -26,7 +26,7 @@ struct watch {
     bool on; /* the effects run: the caller is no library that orders or waits for its own work */
     const void *caller;
     CUstream stream; /* of the call's work; never 0 */
-    /* What NAME_before leaves for NAME_after. */
+    /* NAME_before leaves these for NAME_after. */
     uint64_t before;
     struct policy *policy; /* whose frees wait for the call's host work; NULL: nobody's */
 };

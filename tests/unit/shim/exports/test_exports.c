@@ -342,7 +342,7 @@ static int free_async_by_runtime(uint64_t addr)
     return (int)cudaFreeAsync((void *)(uintptr_t)addr, (cudaStream_t)fake_stream(0, 0));
 }
 
-/* What has failed frees nothing; if its error did not last, what the program is told to be free is free. */
+/* A free that fails frees nothing. If the error does not last, the program is told success, and the memory is free. */
 READY_CASE(test_free_after_an_error, .environment = ORDERED)
 {
     static int (*const frees[])(uint64_t addr) = {free_async, free_async_by_runtime};
