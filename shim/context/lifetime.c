@@ -312,7 +312,9 @@ void context_saw(CUresult result)
 {
     const struct real_driver *driver = order_is_sticky(result) ? real_driver_get() : NULL;
     struct context *context = driver ? context_current(driver) : NULL;
+    size_t free, total;
 
+    /* Asked, because the call may have named a stream, memory or peer of another context, whose error this is then. */
     if (context)
-        order_failed(context, result);
+        order_failed(context, driver->cuMemGetInfo_v2(&free, &total));
 }

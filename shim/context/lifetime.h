@@ -42,7 +42,8 @@ void context_back(enum backend backend);
  * Memory beyond that stays until it is idle. */
 void context_limit_set(int device, uint64_t limit);
 
-/* A call of the program in the current context has returned this result; sticky errors mark the context as failed. */
+/* A call of the program has returned this result. If it is sticky, and the current context's, that is marked as
+ * failed. */
 void context_saw(CUresult result);
 
 #endif

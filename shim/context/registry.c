@@ -210,10 +210,13 @@ struct policy *context_policy(CUcontext handle)
 
 void context_policy_each(void (*each)(struct policy *policy, const void *arg), const void *arg)
 {
-    struct context *context;
+    /* Unpinned, because a context that another thread gives up a reference to must not be left out; entries stay. */
+    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
+        struct context *context = atomic_load(&contexts.entries[i]);
 
-    for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL)); context_unpin(context))
-        each(&context->policy, arg);
+        if (atomic_load(&context->handle) && atomic_load(&context->pool))
+            each(&context->policy, arg);
+    }
 }
 
 CUresult context_of_stream(const struct real_driver *driver, CUstream stream, CUcontext *ret_handle)

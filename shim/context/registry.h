@@ -49,7 +49,7 @@ CUcontext context_handle(const struct context *context);
 struct context *context_find(CUcontext handle);
 /* The policy of the context with this handle; NULL: it is not pooled. */
 struct policy *context_policy(CUcontext handle);
-/* Call `each` with the policy of every pooled context that is not about to end. */
+/* Call `each` with the policy of every pooled context, also of one that is about to end. */
 void context_policy_each(void (*each)(struct policy *policy, const void *arg), const void *arg);
 /* The driver's answer which context a stream is of; CUDA_ERROR_NOT_SUPPORTED if it cannot be asked. */
 CUresult context_of_stream(const struct real_driver *driver, CUstream stream, CUcontext *ret_handle);

@@ -27,6 +27,10 @@
 static atomic_int devices;            /* number of devices that the process can use; 0: not known yet */
 static atomic_bool graphs_touch_host; /* a graph has, or may have, a node that touches host memory */
 
+/* Stands for all contexts' policies: for example of a green context's stream, whose work every free on the device waits
+ * for. */
+static struct policy every_policy;
+
 /* The policy for work on a stream; NULL: none. */
 static struct policy *of_stream(CUstream stream)
 {
@@ -35,21 +39,37 @@ static struct policy *of_stream(CUstream stream)
     return driver ? context_policy(context_stream(driver, stream)) : NULL;
 }
 
-void hazard_host_work(CUstream stream)
+/* True: work on this stream becomes part of a graph. If the driver does not say, it may, or run at once. */
+static bool is_captured(CUstream stream)
+{
+    const struct real_driver *driver = capture_active() ? real_driver_get() : NULL;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    bool unsure;
+
+    if (!driver || !driver->cuStreamIsCapturing)
+        return false;
+    unsure = driver->cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS;
+    if (unsure || status != CU_STREAM_CAPTURE_STATUS_NONE)
+        atomic_store(&graphs_touch_host, true);
+    return !unsure && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+struct policy *hazard_host_work_begin(CUstream stream)
 {
     struct policy *policy;
 
-    if (capture_active_on(stream)) {
-        atomic_store(&graphs_touch_host, true);
-        return;
-    }
-    if (conf_get()->free.number != FREE_AUTO)
-        return;
+    if (is_captured(stream) || conf_get()->free.number != FREE_AUTO)
+        return NULL;
     policy = of_stream(stream);
-    if (policy)
-        policy_host_work_add(policy, stream);
-    else /* for example a green context's stream, whose work every free on the device waits for */
+    return policy ? policy : &every_policy;
+}
+
+void hazard_host_work_end(struct policy *policy, CUstream stream)
+{
+    if (policy == &every_policy)
         context_policy_each(policy_host_work_add, POLICY_STREAM_MIXED);
+    else if (policy)
+        policy_host_work_add(policy, stream);
 }
 
 /* True if addr is, or may be, host memory. */
@@ -62,12 +82,13 @@ static bool is_host(const struct real_driver *driver, CUdeviceptr addr)
     return driver->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr) || type == CU_MEMORYTYPE_HOST;
 }
 
-void hazard_copy(CUdeviceptr to, CUdeviceptr from, CUstream stream)
+struct policy *hazard_copy_begin(CUdeviceptr to, CUdeviceptr from, CUstream stream)
 {
     const struct real_driver *driver = policy_auto_driver();
 
     if (driver && (!driver->cuPointerGetAttribute || is_host(driver, to) || is_host(driver, from)))
-        hazard_host_work(stream);
+        return hazard_host_work_begin(stream);
+    return NULL;
 }
 
 void hazard_graph_node(void)
@@ -83,10 +104,9 @@ void hazard_graph_set(CUdeviceptr to)
         hazard_graph_node();
 }
 
-void hazard_graph_launch(CUstream stream)
+struct policy *hazard_graph_launch_begin(CUstream stream)
 {
-    if (atomic_load_explicit(&graphs_touch_host, memory_order_relaxed))
-        hazard_host_work(stream);
+    return atomic_load_explicit(&graphs_touch_host, memory_order_relaxed) ? hazard_host_work_begin(stream) : NULL;
 }
 
 static struct policy *of_context(CUcontext handle)

@@ -21,16 +21,20 @@
  * Reports of the hooks. Streams are handles, CU_STREAM_LEGACY or CU_STREAM_PER_THREAD. All of them may be called before
  * a driver is loaded.
  *
- * Asynchronous work was just launched that touches host memory or runs on the host.
+ * Around a call that launches asynchronous work that touches host memory or runs on the host: begin before the call,
+ * and end once it has succeeded, with begin's result. end does not ask the driver about the stream, which the program
+ * may destroy as soon as the work runs.
  */
-void hazard_host_work(CUstream stream);
-/* As hazard_host_work, but only if one of the two addresses is host memory. */
-void hazard_copy(CUdeviceptr to, CUdeviceptr from, CUstream stream);
-/* Three reports about graphs: a graph built by hand got a node that touches host memory or runs on the host; it got a
- * memset node for memory at `to`; a graph was launched on stream. */
+struct policy *hazard_host_work_begin(CUstream stream);
+void hazard_host_work_end(struct policy *policy, CUstream stream);
+/* As hazard_host_work_begin, but only if one of the two addresses is host memory. */
+struct policy *hazard_copy_begin(CUdeviceptr to, CUdeviceptr from, CUstream stream);
+/* As hazard_host_work_begin, for the launch of a graph, if any graph's work is such. */
+struct policy *hazard_graph_launch_begin(CUstream stream);
+/* Two reports about graphs: a graph built by hand got a node that touches host memory or runs on the host; it got a
+ * memset node for memory at `to`. */
 void hazard_graph_node(void);
 void hazard_graph_set(CUdeviceptr to);
-void hazard_graph_launch(CUstream stream);
 /* Around a wait for a context on the host (NULL: the current one): begin before the wait, and end after it if it
  * succeeded, with begin's result. The context's host work up to begin then counts as completed. */
 uint64_t hazard_context_wait_begin(CUcontext handle);

@@ -4,8 +4,9 @@
  * of work and memory that the queue of a context does not order.
  *
  * Each row names an effect, and an effect is two functions: NAME_before runs before the driver's function, NAME_after
- * once that has succeeded. exports/hazards.c decides what follows from a report. No effect changes a call or its
- * result.
+ * once that has succeeded. Of a call that waits for its work NAME_sync runs before it, and nothing after it. The driver
+ * is asked about a stream before the call: afterwards another thread may destroy it. exports/hazards.c decides what
+ * follows from a report. No effect changes a call or its result.
  *
  * Locking: none.
  */
@@ -25,7 +26,9 @@ struct watch {
     bool on; /* the effects run: the caller is no library that orders or waits for its own work */
     const void *caller;
     CUstream stream; /* of the call's work; never 0 */
-    uint64_t before; /* what NAME_before leaves for NAME_after */
+    /* NAME_before leaves these for NAME_after. */
+    uint64_t before;
+    struct policy *policy; /* whose frees wait for the call's host work; NULL: nobody's */
 };
 
 static struct watch watch_begin(const void *caller, CUstream stream)
@@ -43,58 +46,84 @@ static struct watch watch_begin(const void *caller, CUstream stream)
 
 /* --- copies --- */
 
+/* After a call that may have launched host work. */
+static void launched(struct watch *w)
+{
+    hazard_host_work_end(w->policy, w->stream);
+}
+
 /* Between two addresses, each of which may be host memory. */
-static void copy_before(struct watch *w, CUdeviceptr to, CUdeviceptr from)
+static void copy_sync(struct watch *w, CUdeviceptr to, CUdeviceptr from)
 {
     hazard_foreign_access(to, w->stream);
     hazard_foreign_access(from, w->stream);
 }
 
+static void copy_before(struct watch *w, CUdeviceptr to, CUdeviceptr from)
+{
+    copy_sync(w, to, from);
+    w->policy = hazard_copy_begin(to, from, w->stream);
+}
+
 static void copy_after(struct watch *w, CUdeviceptr to, CUdeviceptr from)
 {
-    hazard_copy(to, from, w->stream);
+    launched(w);
 }
 
 /* Between an address of a device and host memory. */
-static void copy_with_host_before(struct watch *w, CUdeviceptr device)
+static void copy_with_host_sync(struct watch *w, CUdeviceptr device)
 {
     hazard_foreign_access(device, w->stream);
 }
 
+static void copy_with_host_before(struct watch *w, CUdeviceptr device)
+{
+    copy_with_host_sync(w, device);
+    w->policy = hazard_host_work_begin(w->stream);
+}
+
 static void copy_with_host_after(struct watch *w, CUdeviceptr device)
 {
-    hazard_host_work(w->stream);
+    launched(w);
 }
 
 /* To or from one address, which may be host memory. */
-static void touch_before(struct watch *w, CUdeviceptr addr)
+static void touch_sync(struct watch *w, CUdeviceptr addr)
 {
     hazard_foreign_access(addr, w->stream);
 }
 
+static void touch_before(struct watch *w, CUdeviceptr addr)
+{
+    touch_sync(w, addr);
+    w->policy = hazard_copy_begin(addr, addr, w->stream);
+}
+
 static void touch_after(struct watch *w, CUdeviceptr addr)
 {
-    hazard_copy(addr, addr, w->stream);
+    launched(w);
 }
 
 static void copy_many_before(struct watch *w, const CUdeviceptr *to, const CUdeviceptr *from, size_t count)
 {
     hazard_foreign_accesses(to, from, count, w->stream);
+    w->policy = hazard_host_work_begin(w->stream);
 }
 
 static void copy_many_after(struct watch *w, const CUdeviceptr *to, const CUdeviceptr *from, size_t count)
 {
-    hazard_host_work(w->stream);
+    launched(w);
 }
 
 static void copy_batch_before(struct watch *w, const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count)
 {
     hazard_foreign_accesses_3d(operations, count, w->stream);
+    w->policy = hazard_host_work_begin(w->stream);
 }
 
 static void copy_batch_after(struct watch *w, const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count)
 {
-    hazard_host_work(w->stream);
+    launched(w);
 }
 
 /* The two ends of a copy that a structure describes. */
@@ -113,7 +142,7 @@ static bool has_address(CUmemorytype type)
     return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
 }
 
-static void ends_before(struct watch *w, struct ends ends)
+static void ends_sync(struct watch *w, struct ends ends)
 {
     if (has_address(ends.to_type))
         hazard_foreign_access(ends.to, w->stream);
@@ -121,51 +150,44 @@ static void ends_before(struct watch *w, struct ends ends)
         hazard_foreign_access(ends.from, w->stream);
 }
 
-static void ends_after(struct watch *w, struct ends ends)
+static void ends_before(struct watch *w, struct ends ends)
 {
+    ends_sync(w, ends);
     if (ends.to_type == CU_MEMORYTYPE_HOST || ends.from_type == CU_MEMORYTYPE_HOST)
-        hazard_host_work(w->stream);
+        w->policy = hazard_host_work_begin(w->stream);
     else /* pinned memory has an address that serves as one of a device, too */
-        hazard_copy(has_address(ends.to_type) ? ends.to : 0, has_address(ends.from_type) ? ends.from : 0, w->stream);
+        w->policy = hazard_copy_begin(has_address(ends.to_type) ? ends.to : 0,
+                                      has_address(ends.from_type) ? ends.from : 0, w->stream);
 }
 
-static void copy_2d_before(struct watch *w, const CUDA_MEMCPY2D *copy)
-{
-    ends_before(w, ENDS(copy));
-}
-
-static void copy_2d_after(struct watch *w, const CUDA_MEMCPY2D *copy)
-{
-    ends_after(w, ENDS(copy));
-}
-
-static void copy_3d_before(struct watch *w, const CUDA_MEMCPY3D *copy)
-{
-    ends_before(w, ENDS(copy));
-}
-
-static void copy_3d_after(struct watch *w, const CUDA_MEMCPY3D *copy)
-{
-    ends_after(w, ENDS(copy));
-}
-
-static void copy_peer_before(struct watch *w, const CUDA_MEMCPY3D_PEER *copy)
-{
-    ends_before(w, ENDS(copy));
-}
-
-static void copy_peer_after(struct watch *w, const CUDA_MEMCPY3D_PEER *copy)
-{
-    ends_after(w, ENDS(copy));
-}
+/* The effects copy_2d, copy_3d and copy_peer. */
+#define COPY_OF(name, type)                                                                                            \
+    static void name##_sync(struct watch *w, const type *copy)                                                         \
+    {                                                                                                                  \
+        ends_sync(w, ENDS(copy));                                                                                      \
+    }                                                                                                                  \
+    static void name##_before(struct watch *w, const type *copy)                                                       \
+    {                                                                                                                  \
+        ends_before(w, ENDS(copy));                                                                                    \
+    }                                                                                                                  \
+    static void name##_after(struct watch *w, const type *copy)                                                        \
+    {                                                                                                                  \
+        launched(w);                                                                                                   \
+    }
+COPY_OF(copy_2d, CUDA_MEMCPY2D)
+COPY_OF(copy_3d, CUDA_MEMCPY3D)
+COPY_OF(copy_peer, CUDA_MEMCPY3D_PEER)
 
 /* --- work on the host, and waits for it --- */
 
-#define host_work_before(...) NOTHING
+static void host_work_before(struct watch *w)
+{
+    w->policy = hazard_host_work_begin(w->stream);
+}
 
 static void host_work_after(struct watch *w)
 {
-    hazard_host_work(w->stream);
+    launched(w);
 }
 
 static void stream_wait_before(struct watch *w)
@@ -191,11 +213,14 @@ static void context_wait_after(struct watch *w, CUcontext context)
 
 /* --- graphs --- */
 
-#define graph_launch_before(...) NOTHING
+static void graph_launch_before(struct watch *w)
+{
+    w->policy = hazard_graph_launch_begin(w->stream);
+}
 
 static void graph_launch_after(struct watch *w)
 {
-    hazard_graph_launch(w->stream);
+    launched(w);
 }
 
 #define graph_host_work_before(...) NOTHING
@@ -207,7 +232,7 @@ static void graph_host_work_after(struct watch *w)
 
 static void graph_copy_before(struct watch *w, const CUDA_MEMCPY3D *copy)
 {
-    copy_3d_before(w, copy);
+    copy_3d_sync(w, copy);
 }
 
 static void graph_copy_after(struct watch *w, const CUDA_MEMCPY3D *copy)
@@ -242,7 +267,7 @@ static void graph_node_before(struct watch *w, const CUgraphNodeParams *paramete
 
     switch (parameters ? (int)parameters->type : -1) {
     case CU_GRAPH_NODE_TYPE_MEMCPY:
-        ends_before(w, ENDS(&parameters->memcpy.copyParams));
+        ends_sync(w, ENDS(&parameters->memcpy.copyParams));
         break;
     case CU_GRAPH_NODE_TYPE_MEMSET:
         hazard_foreign_access(parameters->memset.dst, w->stream);

@@ -183,3 +183,38 @@ BT_TEST(reset_busy)
     OK(cudaDeviceReset());
     return bt_usable(1 << 20);
 }
+
+/* An error of device 1, seen while device 0 is current, is not device 0's. The last test: device 1 does not recover. */
+#define NO_TEXTURE 99999
+
+BT_TEST(error_elsewhere)
+{
+    int (*fetch)(void *, unsigned long long, unsigned long long, size_t) =
+        (int (*)(void *, unsigned long long, unsigned long long, size_t))bt_driver("simgpu_fetch");
+    cudaStream_t s, far;
+    void *p, *q, *to;
+
+    TRY(bt_devices(2));
+    if (!fetch)
+        SKIP("the error is one of a simulated GPU");
+    OK(cudaSetDevice(1));
+    OK(cudaMalloc(&to, 4096));
+    OK(cudaStreamCreateWithFlags(&far, cudaStreamNonBlocking));
+    OK(cudaSetDevice(0));
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    OK(cudaMalloc(&p, 3 << 20));
+    OK(cudaMalloc(&q, 3 << 20));
+    OK(fetch(far, NO_TEXTURE, BT_ADDRESS(to), 4096));
+    EXPECT(cudaStreamSynchronize(far), cudaErrorIllegalAddress);
+    OK(cudaFreeAsync(p, s));
+    OK(cudaStreamSynchronize(s));
+    EXPECT(cudaFree(p), cudaErrorInvalidValue);
+    EXPECT(cudaMemcpyAsync(q, to, 4096, cudaMemcpyDeviceToDevice, far), cudaErrorIllegalAddress);
+    OK(cudaFreeAsync(q, s));
+    OK(cudaStreamSynchronize(s));
+    EXPECT(cudaFree(q), cudaErrorInvalidValue);
+    (void)cudaGetLastError();
+    TRY(bt_usable(3 << 20));
+    OK(cudaStreamDestroy(s));
+    return 0;
+}

@@ -151,6 +151,7 @@ class Faults(Switch):
         self.assertEqual(b(f"reserve {UNIT}"), -errno.ENOMEM)
         at = b.reserve(100)
         self.assertEqual(b(f"unreserve {at}"), -errno.EIO)
+        self.assertEqual(b(f"unreserve {at}"), 0)
         self.assertEqual(b(f"unreserve {at}"), INVALID)
 
 

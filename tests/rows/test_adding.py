@@ -117,7 +117,7 @@ class Adding(unittest.TestCase):
             # Without the effect a row fails: what was seen above is the function's doing.
             effects = scratch.top / "shim/exports/watch.c"
             before, function, after = effects.read_text().partition("static void swap_after")
-            effects.write_text(before + function + after.replace("hazard_copy(to, from, w->stream);", ";", 1))
+            effects.write_text(before + function + after.replace("hazard_host_work_end(w->policy, w->stream);", ";", 1))
             scratch.build(only="exports_watch")
             status, lines = scratch.rows()
             self.assertEqual(status, 1, lines)

@@ -295,6 +295,10 @@ int effect_saw(const struct expectation *e)
     asked = simgpu_count("cuMemAlloc");
     CHECK(freed() >= 0);
     IS(simgpu_count("cuMemAlloc"), asked);
+    IS(row_call_answered(e->row, CUDA_ERROR_ILLEGAL_ADDRESS), CUDA_ERROR_ILLEGAL_ADDRESS); /* of another context */
+    CHECK(freed() >= 0);
+    IS(simgpu_count("cuMemAlloc"), asked);
+    simgpu_refuse("cuMemGetInfo_v2", CUDA_ERROR_ILLEGAL_ADDRESS);
     IS(row_call_answered(e->row, CUDA_ERROR_ILLEGAL_ADDRESS), CUDA_ERROR_ILLEGAL_ADDRESS);
     memory_take(1000);
     IS(simgpu_count("cuMemAlloc"), asked + 1);

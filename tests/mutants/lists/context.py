@@ -173,6 +173,8 @@ MUTANTS = [
         ("return atomic_load(&slot->seq) & 1;", "return !slot;")], 20),
     Mutant("a free follows an order that began before it", ["combiner"], [
         (">= seen + 1 + (seen & 1))", ">= seen)")], 5),
+    Mutant("an error of another context marks the current one", ["shim_order"], [
+        ("order_failed(context, driver->cuMemGetInfo_v2(&free, &total));", "order_failed(context, result);")]),
     Mutant("a free follows an order that failed", ["combiner"], [
         ("if (!result) atomic_store_explicit(&slot->done,", "atomic_store_explicit(&slot->done,")]),
     Mutant("work that the combiner ordered is not asked about", ["combiner"], [

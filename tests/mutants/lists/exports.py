@@ -53,7 +53,17 @@ MUTANTS = [
     Mutant("cudaFreeAsync in the capture of its stream succeeds", ["faults / Faults.test_without_faults"], [
         ("if (ours && capture_active_on(stream)) return SERVE_INVALID;", "")]),
 
+    Mutant("auto: host work that the driver cannot say to be captured is not waited for", ["shim_policy"], [
+        ("return !unsure && status != CU_STREAM_CAPTURE_STATUS_NONE;", "return unsure || status != CU_STREAM_CAPTURE_STATUS_NONE;")]),
+    Mutant("auto: a stream is asked about once its work runs", ["shim_launches"], [
+        ("w->policy = hazard_host_work_begin(w->stream);", ";", "host_work_before"),
+        ("launched(w);", "hazard_host_work_end(hazard_host_work_begin(w->stream), w->stream);", "host_work_after")]),
+
     # --- errors ---
+    Mutant("cuMemFreeAsync after an error that did not last frees nothing", ["shim_exports"], [
+        ("(void)serve_free(ptr);", ";")]),
+    Mutant("cudaFreeAsync after an error that did not last frees nothing", ["shim_exports"], [
+        ("(void)serve_free((uintptr_t)ptr);", ";")]),
     Mutant("the last error is lost", ["free_errors shared preloaded / interior", "free_errors shared preloaded / twice"], [
         ("return BYPASS(real_runtime(cudaFree, caller)((void *)NOWHERE));", "return cudaErrorInvalidValue;")]),
     Mutant("cudaMalloc of NULL crashes", ["basic shared preloaded"], [
@@ -97,11 +107,11 @@ MUTANTS = [
     Mutant("auto: a host function as a node of any type is not seen", ["auto_graph static auto"], [
         ("case CU_GRAPH_NODE_TYPE_EMPTY:", "case CU_GRAPH_NODE_TYPE_EMPTY: case CU_GRAPH_NODE_TYPE_HOST:")]),
     Mutant("auto: a copy between devices as a node of any type is not seen", ["auto_peer static auto"], [
-        ("ends_before(w, ENDS(&parameters->memcpy.copyParams));", ";")]),
+        ("ends_sync(w, ENDS(&parameters->memcpy.copyParams));", ";")]),
     Mutant("auto: a copy that a structure describes is not seen where host memory is called device memory", ["auto_host static auto"], [
         ("has_address(ends.to_type) ? ends.to : 0", "ends.to_type == CU_MEMORYTYPE_UNIFIED ? ends.to : 0")]),
     Mutant("auto: a batch of copies to the host is not seen", ["auto_host static auto"], [
-        ("hazard_host_work(w->stream);", ";", "copy_batch_after")]),
+        ("launched(w);", ";", "copy_batch_after")]),
     Mutant("auto: a batch node's copies between devices are not seen", ["auto_later static auto"], [
         ("hazard_foreign_accesses(copies->to, copies->from, copies->count, w->stream);", ";")]),
     Mutant("auto: a later kind of node is taken for one that touches no host memory", ["auto_later static auto"], [

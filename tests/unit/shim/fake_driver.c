@@ -343,6 +343,8 @@ static CUresult mem_free_async(CUdeviceptr addr, CUstream stream)
 static CUresult mem_info(size_t *free, size_t *total)
 {
     ASKED(cuMemGetInfo_v2);
+    if (current() && fake_context_of(current())->error)
+        return fake_context_of(current())->error;
     *free = fake.free;
     *total = FAKE_CAPACITY;
     return CUDA_SUCCESS;

@@ -4,6 +4,7 @@
  * afterwards; tests/unit/shim/context/test_combiner.c runs many threads. */
 
 #include "exports/hazards.h"
+#include "host_work.h"
 #include "isolated.h"
 #include "room.h"
 
@@ -198,7 +199,7 @@ READY_CASE(test_event_is_kept, .environment = ORDERED)
 /* A debt is paid by a wait that succeeds, once. */
 READY_CASE(test_debt)
 {
-    hazard_host_work(fake_stream(0, 0));
+    host_launched(fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_DEVICE), 0); /* all is over: it need not wait */
     fake.contexts[0].launched = 1;
     assert_int_equal(order_ops.order(context, POOL_ORDER_DEVICE), -EBUSY);
@@ -214,12 +215,12 @@ READY_CASE(test_debt)
 /* A wait does not pay for work that began during it. */
 static void more_work(void *arg)
 {
-    hazard_host_work(arg);
+    host_launched(arg);
 }
 
 READY_CASE(test_debt_meanwhile)
 {
-    hazard_host_work(fake_stream(0, 0));
+    host_launched(fake_stream(0, 0));
     fake_before(FN(cuCtxSynchronize), more_work, fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     fake_before(FN(cuCtxSynchronize), NULL, NULL);
@@ -256,6 +257,10 @@ ISOLATED_CASE(test_sticky)
         for (size_t i = 0; i < COUNT(sticky); i++)
             is_sticky |= error == (int)sticky[i];
         context_saw((CUresult)error);
+        assert_false(context_failed(context)); /* it is another context's: this one answers */
+        fake.contexts[0].error = (CUresult)error;
+        context_saw((CUresult)error);
+        fake.contexts[0].error = CUDA_SUCCESS;
         assert_int_equal(context_failed(context), is_sticky);
         assert_ptr_equal(context_current(&fake.driver), is_sticky ? NULL : context); /* requests go to the driver */
         found += is_sticky;
@@ -302,7 +307,7 @@ READY_CASE(test_slot_says_that_it_waits)
     fake_before(FN(cuCtxSynchronize), slots_look, context);
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     assert_int_equal(fake.relaxes, 10);
-    hazard_host_work(fake_stream(0, 0));
+    host_launched(fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     assert_int_equal(fake.relaxes, 11);
     assert_int_equal(order_ops.order(context, POOL_ORDER_ASK), 0);

@@ -3,6 +3,7 @@
  * CUPOOL_FREE=auto: which work makes one, and which wait pays it. test_reach.c has what makes devices strict. */
 
 #include "exports/hazards.h"
+#include "host_work.h"
 #include "isolated.h"
 #include "room.h"
 #include "serve/serve.h"
@@ -181,7 +182,7 @@ static void word_do(struct policy *policy, const char *word)
 
     switch (word[0]) {
     case 'H':
-        hazard_host_work(stream);
+        host_launched(stream);
         break;
     case 'S':
         hazard_stream_wait_end(stream, hazard_context_wait_begin(NULL));
@@ -287,12 +288,12 @@ ISOLATED_ROWS(test_copy, copies)
     CUdeviceptr block;
     struct context *context = with_memory(&block);
 
-    hazard_copy(row->to == POOLED ? block : row->to, row->from == POOLED ? block : row->from, stream_of('a'));
+    copied(row->to == POOLED ? block : row->to, row->from == POOLED ? block : row->from, stream_of('a'));
     assert_int_equal(owes(&context->policy), row->owes);
     assert_int_equal(fake_calls(FN(cuPointerGetAttribute)), row->asked);
     pay(NULL);
     fake_lack(FN(cuPointerGetAttribute)); /* nobody can say */
-    hazard_copy(DEVICE, DEVICE, stream_of('a'));
+    copied(DEVICE, DEVICE, stream_of('a'));
     assert_true(owes(&context->policy));
 }
 
@@ -324,7 +325,7 @@ ISOLATED_ROWS(test_graph, graphs)
     case GRAPH_CAPTURED:
         capture_begun(capture_begin(stream), stream, true);
         ((struct fake_stream *)stream)->captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-        hazard_host_work(stream);
+        host_launched(stream);
         ((struct fake_stream *)stream)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
         capture_check(stream, true, 1);
         break;
@@ -333,14 +334,14 @@ ISOLATED_ROWS(test_graph, graphs)
     }
     assert_false(owes(&context->policy)); /* not before it is launched */
     for (unsigned int i = 0; i < 2; i++) {
-        hazard_graph_launch(stream);
+        graph_launched(stream);
         assert_int_equal(owes(&context->policy), row->owes);
         pay(NULL);
     }
     if (row->how == GRAPH_NONE) {
         fake_lack(FN(cuPointerGetAttribute));
         hazard_graph_set(DEVICE);
-        hazard_graph_launch(stream);
+        graph_launched(stream);
         assert_true(owes(&context->policy));
     }
 }
@@ -350,8 +351,42 @@ READY_CASE(test_beside_capture)
 {
     pay(NULL);
     capture_begun(capture_begin(stream_of('b')), stream_of('b'), true);
-    hazard_host_work(stream_of('a'));
+    host_launched(stream_of('a'));
     assert_true(owes(&context->policy));
+}
+
+/* The driver does not say whether the stream captures: the work may run now, or be a graph's. */
+READY_CASE(test_beside_capture_unsure)
+{
+    pay(NULL);
+    capture_begun(capture_begin(stream_of('b')), stream_of('b'), true);
+    fake_fail(FN(cuStreamIsCapturing), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, 2);
+    host_launched(CU_STREAM_LEGACY);
+    assert_true(owes(&context->policy));
+    pay(NULL);
+    fake_fail(FN(cuStreamIsCapturing), CUDA_SUCCESS, 0);
+    graph_launched(stream_of('a'));
+    assert_true(owes(&context->policy));
+}
+
+/* While another thread gives up a reference that is not the last one. */
+READY_CASE(test_beside_leaving)
+{
+    struct context *leaving;
+
+    pay(NULL);
+    leaving = context_leaving(context->handle);
+    assert_non_null(leaving);
+    host_launched(stream_of('g'));
+    context_gone(leaving, false);
+    assert_true(owes(&context->policy));
+    pay(NULL);
+    host_launched(stream_of('a'));
+    leaving = context_leaving(context->handle);
+    hazard_stream_gone(stream_of('a'));
+    context_gone(leaving, false);
+    hazard_stream_wait_end(stream_of('a'), hazard_context_wait_begin(NULL));
+    assert_true(owes(&context->policy)); /* the handle may be another stream's by now */
 }
 
 /* Where the user has decided, nothing of this counts, and nothing is asked; and in a process without a driver. */
@@ -364,9 +399,9 @@ READY_CASE(test_no_effect)
     if (fake.absent)
         policy_synced(&context->policy, 1);
     hazard_graph_node();
-    hazard_graph_launch(stream_of('a'));
+    graph_launched(stream_of('a'));
     hazard_graph_set(HOST);
-    hazard_copy(HOST, HOST, stream_of('a'));
+    copied(HOST, HOST, stream_of('a'));
     hazard_stream_gone(stream_of('a'));
     hazard_stream_wait_end(stream_of('a'), 1);
     assert_int_equal(hazard_context_wait_begin(NULL), 0);
@@ -384,7 +419,7 @@ ISOLATED_AGAIN(test_no_effect, strict, .environment = "CUPOOL_FREE=strict")
 READY_CASE(test_strict_owes_nothing)
 {
     policy_strict(0, "test");
-    hazard_host_work(stream_of('a'));
+    host_launched(stream_of('a'));
     assert_int_equal(context->policy.host_work_seq, 1);
     assert_true(owes(&context->policy));
 }

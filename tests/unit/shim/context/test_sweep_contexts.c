@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_sweep_contexts.c - scenes (sweep_scenes.h) of how contexts begin and end, and of contexts in error. */
 #include "context/counters.h"
+#include "host_work.h"
 #include "scenes.h"
 
 static void count(void *arg, int device, const struct pool_stats *stats, uint64_t bypassed)
@@ -195,7 +196,7 @@ SCENE(ends_busy, "CUPOOL_FREE=auto" QUIET)
     const CUstream stream = fake_stream(9, 0);
     uint64_t own = get(MIB), other = get(3 * MIB);
 
-    hazard_host_work(stream);
+    host_launched(stream);
     fake.streams[9].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
     capture_begun(capture_begin(stream), stream, true);
     put(own);
@@ -252,9 +253,13 @@ SCENE(saw, ORDERED QUIET)
 
     context_saw(CUDA_ERROR_OUT_OF_MEMORY);
     put(get(KIB));
+    context_saw(CUDA_ERROR_ASSERT); /* of another context */
+    put(get(KIB));
+    fake.contexts[0].error = CUDA_ERROR_ASSERT;
     context_saw(CUDA_ERROR_ASSERT);
     put(one);
     get(KIB);
+    fake.contexts[0].error = CUDA_SUCCESS;
     context_met_runtime(context_entry_find(fake_context(0)) ? context_entry_find(fake_context(0)) : pooled(0));
     tell_all();
 }

@@ -2,6 +2,7 @@
 /* test_sweep_order.c - scenes (sweep_scenes.h) of frees and of waits: each policy, other threads, captures, streams of
  * other contexts. */
 #include "context/strict.h"
+#include "host_work.h"
 #include "scenes.h"
 
 #define FREES(policy) "CUPOOL_FREE=" policy QUIET
@@ -97,13 +98,13 @@ KNOWN_SCENE(host_work, FREES("auto"))
 
     fake_range_add(0x10000, 4096, CU_MEMORYTYPE_HOST, 0);
     fake_range_add(0x20000, 4096, CU_MEMORYTYPE_DEVICE, 0);
-    hazard_copy(0x20000, two, stream);
+    copied(0x20000, two, stream);
     put(one);
-    hazard_copy(0x10000, two, stream);
+    copied(0x10000, two, stream);
     works(0, 2);
     put(two);
-    hazard_copy(two, 0x10000, CU_STREAM_LEGACY);
-    hazard_copy(0, 0x20000, stream);
+    copied(two, 0x10000, CU_STREAM_LEGACY);
+    copied(0, 0x20000, stream);
     tell_order(0);
     seq = hazard_context_wait_begin(NULL);
     hazard_stream_wait_end(stream, seq);
@@ -111,7 +112,7 @@ KNOWN_SCENE(host_work, FREES("auto"))
     hazard_context_wait_end(NULL, seq);
     put(three);
     hazard_graph_set(0x10000);
-    hazard_graph_launch(stream);
+    graph_launched(stream);
     put(get(KIB));
     tell(0);
     tell_order(0);

@@ -7,6 +7,7 @@
  */
 
 #include "base/process.h"
+#include "context/host_work.h"
 #include "context/ready.h"
 #include "exports/hazards.h"
 #include "pool_state.h"
@@ -154,7 +155,7 @@ ISOLATED_ROWS(test_destroy_debt, ends)
 
     hazard_context_wait_end(NULL, hazard_context_wait_begin(NULL));
     fake.next_of[form->symbol] = (void *)next;
-    hazard_host_work(stream);
+    host_launched(stream);
     form->call(stream);
     hazard_stream_wait_end(stream, hazard_context_wait_begin(NULL));
     assert_int_equal(policy_waits(&context->policy, &debts), strstr(form->name, "Destroy") != NULL);
@@ -385,6 +386,42 @@ READY_CASE(test_free_past_the_pool)
     fake.next_of[REAL_cudaFree] = (void *)next_free;
     assert_int_equal(cudaFree((void *)0x1000), 0);
     assert_int_equal(over, 20);
+}
+
+static int next_info(size_t *free, size_t *total)
+{
+    return (int)fake.driver.cuMemGetInfo_v2(free, total);
+}
+
+static int free_async(uint64_t addr)
+{
+    return (int)cuMemFreeAsync(addr, fake_stream(0, 0));
+}
+
+static int free_async_by_runtime(uint64_t addr)
+{
+    return (int)cudaFreeAsync((void *)(uintptr_t)addr, (cudaStream_t)fake_stream(0, 0));
+}
+
+/* A free that fails frees nothing. If the error does not last, the program is told success, and the memory is free. */
+READY_CASE(test_free_after_an_error, .environment = ORDERED)
+{
+    static int (*const frees[])(uint64_t addr) = {free_async, free_async_by_runtime};
+    struct pool *pool;
+    size_t size;
+
+    fake.next_of[REAL_cuMemGetInfo_v2] = fake.next_of[REAL_cudaMemGetInfo] = (void *)next_info;
+    for (size_t i = 0; i < COUNT(frees); i++) {
+        const uint64_t addr = block(context, 3 * MIB);
+
+        atomic_store(&context->failed, true);
+        fake.contexts[0].error = CUDA_ERROR_ILLEGAL_ADDRESS;
+        assert_int_equal(frees[i](addr), CUDA_ERROR_ILLEGAL_ADDRESS);
+        assert_int_equal(pool_live(addr, &pool, &size), 3 * MIB);
+        fake.contexts[0].error = CUDA_SUCCESS;
+        assert_int_equal(frees[i](addr), CUDA_SUCCESS);
+        assert_int_equal(pool_live(addr, &pool, &size), 0);
+    }
 }
 
 /* --- the time that calls take, in the trace --- */
