@@ -79,7 +79,9 @@ ISOLATED_CASE(test_error_seen, .environment = ORDERED)
     for (unsigned int i = 0; i < COUNT(functions); i++) {
         fake_start();
         fake_current(fake_context(i));
-        result = CUDA_ERROR_ILLEGAL_ADDRESS;
+        if (!*state)
+            assert_non_null(context_current(&fake.driver));
+        result = fake.contexts[i].error = CUDA_ERROR_ILLEGAL_ADDRESS;
         fake.next_of[symbols[i]] = (void *)next_ok;
         assert_int_equal(functions[i](), result);
         assert_int_equal(atomic_load(&contexts.count), *state ? 0 : i + 1);
