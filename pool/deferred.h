@@ -56,8 +56,8 @@ static inline bool magazine_has_room(const struct pool *pool, const struct magaz
 }
 
 /* With no lock: take over all blocks that this magazine defers (NULL: that any does), and those of magazines that defer
- * too much. Returns the number of magazines to look at in ret_deferred, 0 if none had any, and in ret_is_own whether the
- * calling thread has freed all of those blocks. */
+ * too much. Returns the number of magazines to look at in ret_deferred, 0 if none had any, and in ret_is_own whether
+ * the calling thread has freed all of those blocks. */
 unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct block *ret_deferred[MAGAZINES],
                            bool *ret_is_own);
 /* The bytes that all magazines defer. With no lock, so the value may be out of date. */

@@ -2,10 +2,9 @@
 /*
  * host_pool.c - requests and frees of pinned host memory; see host_pool.h.
  *
- * A request looks for memory in this order: a block of its size class or the next one that is known to be complete,
- * free memory of slabs, a block whose work turns out to be over, slabs whose complete blocks are merged, the driver.
- * When the bound is met or the driver refuses, idle memory goes back first. Slabs come before questions because one
- * question answers for all frees before it: the longer a request can do without, the fewer there are.
+ * A request looks for memory in this order: a complete block of its size class or the next one, free memory of slabs, a
+ * block whose work turns out to be over, slabs whose complete blocks are merged, the driver. When the bound is met or
+ * the driver refuses, idle memory goes back first. One question answers for all frees before it, so slabs come first.
  *
  * Locking: takes the pool's lock, unless a function says otherwise; calls the functions of struct host_ops without it.
  */
@@ -31,8 +30,7 @@ static void request_pends(struct request *r, size_t pending)
     host_native_peak_raise(r->pool, /* patient: */ true);
 }
 
-/* With the lock: natively it would not be in use. The peak may become less than it was before, never less than what was
- * live. */
+/* With the lock: natively it would not be in use. The peak may become less than before, never less than was live. */
 static void request_failed(struct request *r)
 {
     struct host_pool *pool = r->pool;
@@ -249,9 +247,8 @@ static enum outcome try_once(struct request *r, bool refused)
     return excess(r, &all) ? NEITHER : ROOM;
 }
 
-/* Whether to ask again. At the bound only unfinished work is a reason. After a refusal later work is, too, which keeps
- * complete memory from going back: for long if that memory alone is enough, since natively it would be the driver's, or
- * while the work before this thread's own free is not over, for which that would have waited. */
+/* Whether to ask again. At the bound only unfinished work is a reason. After a refusal later work is, too: for long if
+ * the complete memory that it keeps is enough, or while the work before this thread's own free is not over. */
 static bool goes_on(const struct request *r, bool refused)
 {
     if (!refused)

@@ -73,7 +73,7 @@ int pool_free(uint64_t addr)
         return rc;
     pool = block->segment->pool;
     defers = atomic_load_explicit(&pool->shown.defers, memory_order_relaxed);
-    /* What is deferred while nothing may be ordered could not be had before that ends. */
+    /* A block deferred while nothing may be ordered could not be had before that ends. */
     if (defers && !pool->config.order->frozen(pool->config.arg) && block_defer(pool, block, /* in_any_case: */ false))
         return 0;
     if (defers || atomic_load_explicit(&pool->shown.deferring, memory_order_relaxed) || pool->config.order->fill) {

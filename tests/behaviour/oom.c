@@ -279,7 +279,7 @@ BT_TEST(beside_capture)
     return end();
 }
 
-/* What is freed during the capture can be had before it ends, whether one large block or many small ones. */
+/* Memory freed during the capture can be had before it ends, whether one large block or many small ones. */
 BT_TEST(freed_beside_capture)
 {
     static const size_t parts[] = {1, 64};

@@ -239,7 +239,7 @@ static int order_filled(void *arg)
 static bool order_frozen(void *arg)
 {
     struct fake *fake = arg;
-    void (*hook)(struct fake *fake);
+    void (*hook)(struct fake * fake);
     bool frozen;
 
     pthread_mutex_lock(&fake->lock);

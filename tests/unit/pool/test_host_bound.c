@@ -273,7 +273,7 @@ CASE(test_refusal_takes_a_larger_block)
     fake.blocked = false;
 }
 
-/* What is idle is not enough, so natively the request may be refused, too: it is refused soon. */
+/* The idle memory is not enough, so natively the request may be refused, too: it is refused soon. */
 CASE(test_refusal_comes_soon_if_little_is_idle)
 {
     const uint64_t began = now_ns();
