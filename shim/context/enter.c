@@ -15,11 +15,13 @@ void context_pop(const struct real_driver *driver)
 
 int context_device_of(const struct real_driver *driver, CUcontext handle)
 {
+    CUresult result = driver->cuCtxPushCurrent_v2(handle);
     CUdevice device;
-    CUresult result;
 
     /* Each is tried again if it fails: the memory of a context that ends unseen would be handed out. */
-    if (driver->cuCtxPushCurrent_v2(handle) && driver->cuCtxPushCurrent_v2(handle))
+    if (result)
+        result = driver->cuCtxPushCurrent_v2(handle);
+    if (result)
         return -1;
     result = driver->cuCtxGetDevice(&device);
     if (result)
