@@ -8,7 +8,7 @@ MUTANTS = [
     Mutant("entering a context: the driver is not asked again which one is current", ["shim_enter"], [
         ("if (result) result = driver->cuCtxGetCurrent(&current);", "")]),
     Mutant("entering a context: no second try", ["shim_enter"], [
-        ("if (result) result = driver->cuCtxPushCurrent_v2(handle);", "")]),
+        ("if (result) result = driver->cuCtxPushCurrent_v2(handle); visit->pushed", "visit->pushed")]),
     Mutant("a thread stays in relaxed capture mode after one failure", ["shim_enter"], [
         ("if (relaxed && driver->cuThreadExchangeStreamCaptureMode(&mode)) driver->cuThreadExchangeStreamCaptureMode(&mode);",
          "if (relaxed) driver->cuThreadExchangeStreamCaptureMode(&mode);")]),
