@@ -338,7 +338,7 @@ static CUresult order_free_on_device(struct context *context, struct slot *slot)
     else
         user_end(context, mark, thread_slot);
     atomic_store_explicit(&slot->user, thread_slot, memory_order_relaxed);
-    return result;
+    return CUDA_SUCCESS;
 }
 
 /* The part of order_free on the host. */

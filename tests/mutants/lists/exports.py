@@ -60,9 +60,9 @@ MUTANTS = [
         ("launched(w);", "hazard_host_work_end(hazard_host_work_begin(w->stream), w->stream);", "host_work_after")]),
 
     # --- errors ---
-    Mutant("cuMemFreeAsync after an error that did not last frees nothing", ["shim_exports"], [
+    Mutant("cuMemFreeAsync after an error that did not last frees nothing", ["shim_refused"], [
         ("(void)serve_free(ptr);", ";")]),
-    Mutant("cudaFreeAsync after an error that did not last frees nothing", ["shim_exports"], [
+    Mutant("cudaFreeAsync after an error that did not last frees nothing", ["shim_refused"], [
         ("(void)serve_free((uintptr_t)ptr);", ";")]),
     Mutant("the last error is lost", ["free_errors shared preloaded / interior", "free_errors shared preloaded / twice"], [
         ("return BYPASS(real_runtime(cudaFree, caller)((void *)NOWHERE));", "return cudaErrorInvalidValue;")]),

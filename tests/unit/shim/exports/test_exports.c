@@ -388,42 +388,6 @@ READY_CASE(test_free_past_the_pool)
     assert_int_equal(over, 20);
 }
 
-static int next_info(size_t *free, size_t *total)
-{
-    return (int)fake.driver.cuMemGetInfo_v2(free, total);
-}
-
-static int free_async(uint64_t addr)
-{
-    return (int)cuMemFreeAsync(addr, fake_stream(0, 0));
-}
-
-static int free_async_by_runtime(uint64_t addr)
-{
-    return (int)cudaFreeAsync((void *)(uintptr_t)addr, (cudaStream_t)fake_stream(0, 0));
-}
-
-/* A free that fails frees nothing. If the error does not last, the program is told success, and the memory is free. */
-READY_CASE(test_free_after_an_error, .environment = ORDERED)
-{
-    static int (*const frees[])(uint64_t addr) = {free_async, free_async_by_runtime};
-    struct pool *pool;
-    size_t size;
-
-    fake.next_of[REAL_cuMemGetInfo_v2] = fake.next_of[REAL_cudaMemGetInfo] = (void *)next_info;
-    for (size_t i = 0; i < COUNT(frees); i++) {
-        const uint64_t addr = block(context, 3 * MIB);
-
-        atomic_store(&context->failed, true);
-        fake.contexts[0].error = CUDA_ERROR_ILLEGAL_ADDRESS;
-        assert_int_equal(frees[i](addr), CUDA_ERROR_ILLEGAL_ADDRESS);
-        assert_int_equal(pool_live(addr, &pool, &size), 3 * MIB);
-        fake.contexts[0].error = CUDA_SUCCESS;
-        assert_int_equal(frees[i](addr), CUDA_SUCCESS);
-        assert_int_equal(pool_live(addr, &pool, &size), 0);
-    }
-}
-
 /* --- the time that calls take, in the trace --- */
 
 static int next_late(void)

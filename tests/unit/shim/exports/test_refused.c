@@ -7,17 +7,14 @@
 #include "context/capture_gate.h"
 #include "context/ipc_table.h"
 #include "context/neighbours.h"
-#include "context/room.h"
+#include "context/ready.h"
 #include "cupool.h"
 #include "exports/memory.h"
 #include "exports/retry.h"
-#include "isolated.h"
 #include "nccl/comms.h"
 #include "nccl/register_calls.h"
 #include "serve/ipc_handles.h"
 #include "serve/serve.h"
-
-#define ORDERED "CUPOOL_FREE=ordered"
 
 static int result; /* what the real function returns */
 
@@ -90,6 +87,42 @@ ISOLATED_CASE(test_error_seen, .environment = ORDERED)
     }
 }
 ISOLATED_AGAIN(test_error_seen, off, .environment = "CUPOOL_ENABLE=0", .row = "off")
+
+static int next_info(size_t *free, size_t *total)
+{
+    return (int)fake.driver.cuMemGetInfo_v2(free, total);
+}
+
+static int free_async(uint64_t addr)
+{
+    return (int)cuMemFreeAsync(addr, fake_stream(0, 0));
+}
+
+static int free_async_by_runtime(uint64_t addr)
+{
+    return (int)cudaFreeAsync((void *)(uintptr_t)addr, (cudaStream_t)fake_stream(0, 0));
+}
+
+/* A free that fails frees nothing. If the error does not last, the program is told success, and the memory is free. */
+READY_CASE(test_free_after_an_error, .environment = ORDERED)
+{
+    static int (*const frees[])(uint64_t addr) = {free_async, free_async_by_runtime};
+    struct pool *pool;
+    size_t size;
+
+    fake.next_of[REAL_cuMemGetInfo_v2] = fake.next_of[REAL_cudaMemGetInfo] = (void *)next_info;
+    for (size_t i = 0; i < COUNT(frees); i++) {
+        const uint64_t addr = block(context, 3 * MIB);
+
+        atomic_store(&context->failed, true);
+        fake.contexts[0].error = CUDA_ERROR_ILLEGAL_ADDRESS;
+        assert_int_equal(frees[i](addr), CUDA_ERROR_ILLEGAL_ADDRESS);
+        assert_int_equal(pool_live(addr, &pool, &size), 3 * MIB);
+        fake.contexts[0].error = CUDA_SUCCESS;
+        assert_int_equal(frees[i](addr), CUDA_SUCCESS);
+        assert_int_equal(pool_live(addr, &pool, &size), 0);
+    }
+}
 
 /* Another thread frees the block while the driver answers: the answer is about memory of the pool. */
 static uint64_t freed;
