@@ -289,7 +289,7 @@ BT_TEST(freed_beside_capture)
     for (int i = 0; i < 2; i++) {
         for (blocks = 0; blocks < (int)parts[i]; blocks++)
             OK(cudaMalloc(&block[blocks], avail / 16 * 11 / parts[i]));
-        TRY(served_beside_capture(cudaStreamCaptureModeThreadLocal, avail / 16 * 13));
+        TRY(served_beside_capture(cudaStreamCaptureModeThreadLocal, avail - 32 * BT_MIB));
     }
     return end();
 }

@@ -121,7 +121,7 @@ MUTANTS = [
         ("if (magazine->deferred) { any = true; atomic_fetch_sub(&pool->shown.deferring, 1);", "if (magazine->deferred) {")]),
     Mutant("deferred frees of two threads count as the first one's own", ["order"], [
         ("magazine->deferred ? NULL : &magazine_index;", "magazine->deferred ? magazine->deferred_by : &magazine_index;")]),
-    Mutant("relaxed: frees are deferred during a capture", ["oom static relaxed"], [
+    Mutant("relaxed: frees are deferred during a capture", ["oom static relaxed beside a capture"], [
         ("if (defers && !pool->config.order->frozen(pool->config.arg) && block_defer(", "if (defers && block_defer(")]),
     Mutant("the device waits for nothing after another call has taken the deferred blocks", ["order"], [
         ("return any ? count : 0;", "return count;")]),
