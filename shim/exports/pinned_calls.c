@@ -81,14 +81,14 @@ EXPORT CUresult cuMemHostAlloc(void **ptr, size_t size, unsigned int flags)
 /* The error of the memory's context, whichever is current, or of the thread. */
 static CUresult free_failed(uint64_t addr)
 {
+    size_t free = 0, total = 0;
     struct serve_failed failed;
     CUresult result;
-    size_t free, total;
 
     serve_host_failed_begin(addr, &failed);
     result = real_next(cuMemGetInfo_v2)(&free, &total);
     serve_host_failed_end(&failed);
-    /* cppcheck-suppress returnDanglingLifetime ; a number, no address */
+    /* cppcheck-suppress returnDanglingLifetime */ /* a number, no address */
     return result;
 }
 
