@@ -69,7 +69,7 @@ struct cupool_stats {
     uint64_t segments_alloc, segments_free; /* segments got from the driver and given back */
     uint64_t oom;                           /* segments that the driver has refused */
     uint64_t order;                         /* calls that ordered frees */
-    uint64_t kept;                          /* frees that were deferred during a capture */
+    uint64_t kept;                          /* frees that could not be ordered at first */
 
     /* NCCL, for the whole process whichever device is asked for; 0 without CUPOOL_REGISTER. */
     uint64_t nccl_segments;     /* segments to be registered, now */

@@ -104,9 +104,9 @@ void host_pool_destroy(struct host_pool *pool);
  * for the calling thread's own last free, for which the driver's free would have waited, then asks for a short time
  * whether other memory has become idle. Last, it gets a block of its own that goes back to the driver when it is freed.
  *
- * When the driver refuses, all idle memory goes back. What later work keeps from that serves the request if one block
- * is large enough; if it is enough in all, or the calling thread's last free left its token to another thread, or could
- * not be waited for, the request asks until that work is over, for 30 s at most.
+ * When the driver refuses, all idle memory goes back, except memory that later work keeps. One block of that memory
+ * serves the request if it is large enough. If such memory is enough in all, or the calling thread's last free left its
+ * token to another thread, or could not be waited for, the request asks until the work is over, for 30 s at most.
  *
  * -ENOMEM: the driver refused, even after that. Otherwise an error of ops->alloc.
  */

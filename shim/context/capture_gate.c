@@ -209,7 +209,7 @@ void capture_begun(CUcontext own, CUstream stream, bool success)
         capture->next = gate.list;
         gate.list = capture;
         pthread_mutex_unlock(&gate.lock);
-    } /* without memory for the entry the gate stays closed for good: frees are deferred, nothing breaks */
+    } /* without memory for the entry the gate stays closed for good: frees wait on the host, nothing breaks */
 }
 
 bool capture_active_on(CUstream stream)
