@@ -90,8 +90,8 @@ ISOLATED_ROWS(test_usable, usables, .environment = USED)
 
 /* --- how it is freed --- */
 
-/* Only the program's own cuMemFree may wait for the device, at once. What goes later, or was freed on a stream, goes
- * through our own stream, whatever the device has got to do by then. */
+/* Only the program's own cuMemFree may wait for the device, at once. Memory that goes later, or was freed on a stream,
+ * goes through the library's own stream, whatever the device has to do by then. */
 static const struct freed {
     bool waits, grouped, busy;
     CUresult result;
