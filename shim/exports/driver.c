@@ -110,7 +110,7 @@ static CUresult free_failed(CUdeviceptr ptr, enum serve_verdict verdict)
         serve_failed_begin(ptr, &failed);
         result = context_error();
         serve_failed_end(&failed);
-        if (!result) /* an error that did not last: the memory is freed as far as it is the program's still */
+        if (!result && verdict == SERVE_UNFREED) /* an error that did not last */
             (void)serve_free(ptr);
         return result;
     }

@@ -73,7 +73,7 @@ static cudaError_t free_failed(const void *ptr, enum serve_verdict verdict, cons
     serve_failed_begin((uintptr_t)ptr, &failed);
     error = BYPASS(real_runtime(cudaMemGetInfo, caller)(&free, &total));
     serve_failed_end(&failed);
-    if (!error) /* as in driver.c */
+    if (!error && verdict == SERVE_UNFREED) /* as in driver.c */
         (void)serve_free((uintptr_t)ptr);
     return error;
 }

@@ -252,7 +252,7 @@ static inline bool thread_may_free(uint64_t addr, enum serve_verdict *ret_verdic
 
     if (answered || (thread_asks(&over) && !over))
         return true;
-    *ret_verdict = !pool_of(addr) ? SERVE_FORWARD : over ? SERVE_OVER : SERVE_FAILED;
+    *ret_verdict = !pool_of(addr) ? SERVE_FORWARD : over ? SERVE_OVER : SERVE_UNFREED;
     return false;
 }
 
@@ -288,6 +288,8 @@ static enum serve_verdict free_with(int (*release)(uint64_t addr), uint64_t addr
         return free_elsewhere(addr);
     case -EINVAL:
         return SERVE_INVALID;
+    case -ENOTRECOVERABLE:
+        return SERVE_UNFREED;
     default:
         return SERVE_FAILED;
     }
@@ -357,7 +359,7 @@ enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
     if (!pool)
         return free_with(pool_free_later, addr);
     if (!thread_is_answered() || context_failed(context_of(pool)))
-        return SERVE_FAILED;
+        return SERVE_UNFREED;
     /* The next order in the context covers the work of its own streams only; a stream of another context has to be
      * waited for. */
     switch (context_wait_foreign(context_of(pool), stream)) {

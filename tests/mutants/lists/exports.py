@@ -64,6 +64,10 @@ MUTANTS = [
         ("(void)serve_free(ptr);", ";")]),
     Mutant("cudaFreeAsync after an error that did not last frees nothing", ["shim_refused"], [
         ("(void)serve_free((uintptr_t)ptr);", ";")]),
+    Mutant("cuMemFree after an error that did not last frees a second time", ["shim_refused"], [
+        ("if (!result && verdict == SERVE_UNFREED)", "if (!result)")]),
+    Mutant("cudaFree after an error that did not last frees a second time", ["shim_refused"], [
+        ("if (!error && verdict == SERVE_UNFREED)", "if (!error)")]),
     Mutant("the last error is lost", ["free_errors shared preloaded / interior", "free_errors shared preloaded / twice"], [
         ("return BYPASS(real_runtime(cudaFree, caller)((void *)NOWHERE));", "return cudaErrorInvalidValue;")]),
     Mutant("cudaMalloc of NULL crashes", ["basic shared preloaded"], [

@@ -127,7 +127,7 @@ static inline void put(uint64_t addr)
     struct serve_failed failed;
     const enum serve_verdict verdict = serve_free(addr);
 
-    if (verdict == SERVE_FAILED) {
+    if (verdict == SERVE_FAILED || verdict == SERVE_UNFREED) {
         serve_failed_begin(addr, &failed);
         serve_failed_end(&failed);
     }

@@ -124,6 +124,51 @@ READY_CASE(test_free_after_an_error, .environment = ORDERED)
     }
 }
 
+/* While the driver is asked for the error, another thread's free makes the block free, and a request gets it. */
+static uint64_t other, again;
+static struct context *owner;
+
+static int next_serves(size_t *free, size_t *total)
+{
+    fake_fail(FN(cuCtxRecordEvent), CUDA_SUCCESS, 0);
+    fake_fail(FN(cuCtxSynchronize), CUDA_SUCCESS, 0);
+    assert_int_equal(pool_free(other), 0);
+    again = block(owner, 3 * MIB);
+    return next_info(free, total);
+}
+
+static int free_now(uint64_t addr)
+{
+    return (int)cuMemFree_v2(addr);
+}
+
+static int free_now_by_runtime(uint64_t addr)
+{
+    return (int)cudaFree((void *)(uintptr_t)addr);
+}
+
+/* A block that could be neither ordered nor waited for is freed only once. */
+READY_CASE(test_free_without_order, .environment = ORDERED)
+{
+    static int (*const frees[])(uint64_t addr) = {free_now, free_now_by_runtime};
+    struct pool *pool;
+    size_t size;
+
+    owner = context;
+    fake.next_of[REAL_cuMemGetInfo_v2] = fake.next_of[REAL_cudaMemGetInfo] = (void *)next_serves;
+    for (size_t i = 0; i < COUNT(frees); i++) {
+        const uint64_t addr = block(context, 3 * MIB);
+
+        other = block(context, 5 * MIB);
+        fake_fail(FN(cuCtxRecordEvent), CUDA_ERROR_UNKNOWN, 9);
+        fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_UNKNOWN, 9);
+        assert_int_equal(frees[i](addr), CUDA_SUCCESS);
+        assert_int_equal(again, addr);
+        assert_int_equal(pool_live(addr, &pool, &size), 3 * MIB);
+        assert_int_equal(pool_free(addr), 0);
+    }
+}
+
 /* Another thread frees the block while the driver answers: the answer is about memory of the pool. */
 static uint64_t freed;
 
