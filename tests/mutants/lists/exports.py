@@ -45,6 +45,8 @@ MUTANTS = [
         ("vmm_served_shared(ptr, 1);", ";", "cuPointerSetAttribute")]),
     Mutant("virtual memory of which there is a handle is kept", ["vmm_kept / Kept.test_memory_that_a_network_card_reaches_is_not_kept"], [
         ("vmm_served_shared(ptr, size);", ";", "cuMemGetHandleForAddressRange")]),
+    Mutant("there is a handle of freed memory", ["driver static preloaded / freed_address"], [
+        ("(handle, asked_for(ptr, CALLER), size, type, flags);", "(handle, ptr, size, type, flags);")]),
     Mutant("host memory is no host memory of the nearest processor", ["rows driver"], [
         ("|| type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;", ";")]),
     Mutant("cuEventElapsedTime of a library that orders its own work waits for frees", ["rows driver"], [
