@@ -72,6 +72,31 @@ size_t device_capacity(int device)
     return capacity;
 }
 
+bool device_may_fit(int device, size_t size)
+{
+    size_t capacity = SIZE_MAX, live = 0;
+    struct pool_survey survey;
+    struct context *context;
+
+    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
+        capacity = context->capacity;
+        /* Its blocks that are handed out have no memory. */
+        if (pool_is_suspended(context->pool))
+            continue;
+        pool_survey_get(context->pool, &survey);
+        live += survey.live;
+    }
+    return size <= (live < capacity ? capacity - live : 0);
+}
+
+bool device_exists(int device)
+{
+    const struct real_driver *driver = real_driver_get();
+    int count;
+
+    return !driver || !driver->cuDeviceGetCount || driver->cuDeviceGetCount(&count) != CUDA_SUCCESS || device < count;
+}
+
 /* The bytes that have ever arrived at the driver. */
 static uint64_t arrived_bytes(int device)
 {

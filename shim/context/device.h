@@ -33,6 +33,13 @@ uint64_t context_release(int device, const char *why);
 /* The bytes that the device has in all; SIZE_MAX if it has no pooled context. */
 size_t device_capacity(int device);
 
+/* False: the device has no memory of size bytes beside the blocks that its pools have handed out, so that no idle
+ * memory given back would be enough. True also if the device has no pooled context. Walks every block. */
+bool device_may_fit(int device, size_t size);
+
+/* True if the machine has a device of this number, or cannot be asked. */
+bool device_exists(int device);
+
 /* For another process on the device: give back the idle segments of its contexts, and wait until limit (nanoseconds of
  * the monotonic clock) for them to arrive. Returns the bytes that have arrived meanwhile. */
 uint64_t device_yield(int device, uint64_t limit);

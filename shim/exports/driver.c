@@ -27,7 +27,7 @@ static CUresult alloc_by_driver(CUdeviceptr *ptr, size_t size)
     struct retry retry = retry_begin();
     CUresult result;
 
-    retry.wanted = size;
+    retry.wanted = retry.enough = size;
     do
         result = real_next(cuMemAlloc_v2)(ptr, size);
     while (retry_again(&retry, result));
@@ -61,18 +61,29 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 }
 
 /* Arrays and memory with a pitch are of the current device; streams, pools, graphs and libraries need not be. */
-static inline struct retry begin(enum unpooled kind)
+static inline struct retry begin(enum unpooled kind, size_t wanted)
 {
-    return kind == UNPOOLED_ARRAY || kind == UNPOOLED_PITCH ? retry_begin() : retry_begin_elsewhere();
+    struct retry retry = kind == UNPOOLED_ARRAY || kind == UNPOOLED_PITCH ? retry_begin() : retry_begin_elsewhere();
+
+    retry.wanted = wanted;
+    return retry;
+}
+
+/* The bytes without those between the lines, which the driver chooses. */
+static inline size_t lines(size_t width, size_t height)
+{
+    size_t size;
+
+    return __builtin_mul_overflow(width, height, &size) ? SIZE_MAX : size;
 }
 
 #define RUNTIME(symbol, parameters)
 #define DRIVER(symbol, parameters)
-#define RETRY(symbol, parameters, arguments) RETRY_MEMORY(symbol, parameters, arguments, KINDS, 0)
-#define RETRY_MEMORY(symbol, parameters, arguments, kind, size)                                                        \
+#define RETRY(symbol, parameters, arguments) RETRY_MEMORY(symbol, parameters, arguments, KINDS, 0, 0)
+#define RETRY_MEMORY(symbol, parameters, arguments, kind, size, least)                                                 \
     EXPORT CUresult symbol parameters                                                                                  \
     {                                                                                                                  \
-        struct retry retry = begin(UNPOOLED_##kind);                                                                   \
+        struct retry retry = begin(UNPOOLED_##kind, least);                                                            \
         CUresult result;                                                                                               \
                                                                                                                        \
         do                                                                                                             \

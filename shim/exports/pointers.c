@@ -95,5 +95,5 @@ EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, siz
 {
     serve_rdma_prepared(ptr, CALLER);
     vmm_served_shared(ptr, size);
-    return real_next(cuMemGetHandleForAddressRange)(handle, ptr, size, type, flags);
+    return real_next(cuMemGetHandleForAddressRange)(handle, asked_for(ptr, CALLER), size, type, flags);
 }

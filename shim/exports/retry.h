@@ -30,7 +30,8 @@ extern __thread struct retry_later {
 } retry_later __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 struct retry {
-    size_t wanted;         /* bytes; 0: not known */
+    size_t wanted;         /* the bytes that the call takes, or less; 0: not known */
+    size_t enough;         /* the bytes of other processes with which it succeeds; 0: not known */
     unsigned int arrivals; /* serve_arrivals() before the first call */
     bool gave;             /* the current device's pools have been asked to give back */
     bool elsewhere;        /* it may be memory of another device, and the other devices' pools have not been asked */
@@ -75,14 +76,15 @@ static inline bool retry_elsewhere(struct retry *retry)
     const bool elsewhere = retry->elsewhere;
 
     retry->elsewhere = false;
-    return elsewhere && serve_give_back_on(CONTEXT_ALL, serve_arrivals());
+    return elsewhere && serve_give_back_anywhere(retry->wanted);
 }
 
 /* True: make the call again. */
 static inline bool retry_again(struct retry *retry, CUresult result)
 {
-    return retry_may(result) && ((retry_first(&retry->gave) && serve_give_back(retry->arrivals, retry->wanted)) ||
-                                 retry_elsewhere(retry) || (retry_first(&retry->asked) && serve_ask(retry->wanted)));
+    return retry_may(result) &&
+           ((retry_first(&retry->gave) && serve_give_back(retry->arrivals, retry->wanted)) || retry_elsewhere(retry) ||
+            (retry_first(&retry->asked) && serve_ask(retry->wanted, retry->enough)));
 }
 
 /* As retry_again, for a call that NCCL makes inside ncclMemAlloc: there NCCL must not be called to take a segment
@@ -96,8 +98,8 @@ static inline bool retry_again_outside(struct retry *retry, CUresult result)
 static inline bool retry_again_on_device(struct retry *retry, CUresult result, CUdevice device)
 {
     return !process_is_inside() && retry_may(result) &&
-           ((retry_first(&retry->gave) && serve_give_back_on(device, retry->arrivals)) ||
-            (retry_first(&retry->asked) && serve_ask_on(device)));
+           ((retry_first(&retry->gave) && serve_give_back_on(device, retry->arrivals, retry->wanted)) ||
+            (retry_first(&retry->asked) && serve_ask_on(device, retry->wanted)));
 }
 
 #endif

@@ -19,6 +19,7 @@
 #include "base/conf.h"
 #include "base/process.h"
 #include "clock.h"
+#include "context/device.h"
 #include "context/device_free.h"
 #include "context/nccl_memory.h"
 #include "context/vmm_kept.h"
@@ -109,13 +110,20 @@ static struct vmm_cache *cache_for(const void *caller)
     return conf_get()->vmm.number && !caller_is_outside(caller_of(caller)) ? vmm_kept_cache() : NULL;
 }
 
-/* True, once: make the call again, since kept memory of that device has gone back, by this thread or since `arrivals`
- * by another one. */
-static bool kept_again(bool *done, unsigned int arrivals, CUresult result, const CUmemAllocationProp *properties)
+/* The bytes of a device that memory of this size takes. */
+static size_t device_bytes(size_t size, const CUmemAllocationProp *properties)
+{
+    return properties && hazard_location_device(&properties->location) >= 0 ? size : 0;
+}
+
+/* True, once: make the call again, since kept memory of that device has gone back, by this thread or since the
+ * first call by another one. */
+static bool kept_again(bool *done, const struct retry *retry, CUresult result, const CUmemAllocationProp *properties)
 {
     return result == CUDA_ERROR_OUT_OF_MEMORY && vmm_kept_existing() && retry_first(done) && properties &&
            hazard_location_device(&properties->location) >= 0 &&
-           (vmm_kept_trim(hazard_location_device(&properties->location)) || serve_arrivals() != arrivals);
+           (process_is_inside() || device_may_fit(hazard_location_device(&properties->location), retry->wanted)) &&
+           (vmm_kept_trim(hazard_location_device(&properties->location)) || serve_arrivals() != retry->arrivals);
 }
 
 /* True: make the call again, since the device that lacks memory has some now. It need not be the current one. */
@@ -146,10 +154,11 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     }
     if (cache)
         vmm_cache_make_room(cache, key.id, size);
+    retry.wanted = device_bytes(size, properties);
     call = pin_begin();
     do
         result = real_next(cuMemCreate)(handle, size, properties, flags);
-    while (kept_again(&gave_kept, retry.arrivals, result, properties) || create_again(&retry, result, properties));
+    while (kept_again(&gave_kept, &retry, result, properties) || create_again(&retry, result, properties));
     if (!result && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
         device_free_taken(size);
     if (!result && cache)

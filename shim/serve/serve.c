@@ -13,7 +13,6 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "clock.h"
-#include "context/arrivals.h"
 #include "context/backend.h"
 #include "context/capture_gate.h"
 #include "context/device.h"
@@ -23,7 +22,6 @@
 #include "context/ipc_table.h"
 #include "context/lifetime.h"
 #include "context/nccl_memory.h"
-#include "context/neighbours.h"
 #include "context/pins.h"
 #include "context/registry.h"
 #include "context/returning.h"
@@ -405,64 +403,12 @@ bool serve_lacks_context(void)
     return !serve_had_context && !capture_active();
 }
 
-unsigned int serve_arrivals(void)
-{
-    return context_arrivals();
-}
-
-/* More than the current device has in all: no memory given back could make that fit. */
-static bool never_fits(size_t wanted)
-{
-    const struct real_driver *driver = wanted ? real_driver_get() : NULL;
-    CUdevice device;
-
-    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && wanted > device_capacity(device);
-}
-
-bool serve_give_back(unsigned int before, size_t wanted)
-{
-    /* Also inside a bypass: giving memory back never comes through our hooks. */
-    return process_has_begun() && !never_fits(wanted) && context_trim(before);
-}
-
-/* The exit handlers of the program run after those of CUDA, where the driver has been deinitialised. */
-static bool driver_answers(void)
-{
-    const struct real_driver *driver = process_has_begun() ? real_driver_get() : NULL;
-    CUcontext handle;
-
-    return driver && driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS;
-}
-
-bool serve_give_back_on(int device, unsigned int before)
-{
-    return driver_answers() && context_trim_on(device, before);
-}
-
-bool serve_ask_on(int device)
-{
-    return process_has_begun() && neighbours_ask(device, /* wanted: */ 0);
-}
-
-bool serve_ask(size_t wanted)
-{
-    const struct real_driver *driver = process_has_begun() ? real_driver_get() : NULL;
-    CUdevice device;
-
-    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && neighbours_ask(device, wanted);
-}
-
 bool serve_has_asked(void)
 {
     const bool asked = has_asked;
 
     has_asked = false;
     return asked;
-}
-
-uint64_t serve_release(int device, const char *why)
-{
-    return driver_answers() ? context_release(device, why) : 0;
 }
 
 static bool current_device(CUdevice *ret_device)

@@ -104,6 +104,7 @@ BT_TEST(freed_address)
         void *to_freed[] = {&freed[0], &freed[1], &freed[2], &freed[3]};
         struct cudaPointerAttributes attributes;
         CUdeviceptr p, at;
+        int fd;
 
         OK(cuMemAlloc(&p, sizes[i]));
         at = p + sizes[i] / 2;
@@ -117,6 +118,7 @@ BT_TEST(freed_address)
             EXPECT(cuPointerGetAttribute(&one, of[k], at), CUDA_ERROR_INVALID_VALUE);
         one = 1;
         EXPECT(cuPointerSetAttribute(&one, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at), CUDA_ERROR_INVALID_VALUE);
+        CHECK(cuMemGetHandleForAddressRange(&fd, p, 4096, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) != CUDA_SUCCESS);
         OK(cudaPointerGetAttributes(&attributes, ptr(at)));
         CHECK(attributes.type == cudaMemoryTypeUnregistered && !attributes.devicePointer);
     }

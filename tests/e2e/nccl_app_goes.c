@@ -106,6 +106,28 @@ SCENARIO(going)
     CU(cudaFree(more));
 }
 
+/* Deregistering takes longer in the other thread than the request that needs the memory, which nothing keeps. */
+SCENARIO(slowly_going)
+{
+    struct rank second = *r;
+    pthread_t other;
+    char *at;
+
+    comm_make(r, 0);
+    comm_make(&second, 1);
+    at = get(20 * MIB);
+    all_gather(r, at, at + MIB);
+    NC(ncclGroupStart());
+    CU(cudaFree(at));
+    NC(ncclGroupEnd());
+    pthread_create(&other, NULL, comm_destroy, &second);
+    usleep(100000);
+    at = get(48 * MIB);
+    pthread_join(other, NULL);
+    CU(cudaFree(at));
+    comm_end(r);
+}
+
 /* As trim, with 96 MiB, of which some may not come back. */
 SCENARIO(lose)
 {

@@ -119,6 +119,11 @@ class Used(Base):
         run = self.used("going", ranks=2, SIMGPU_MEMORY="64M", SIMGPU_DELAY_US="2000")
         self.assert_used(run, 3 * 2)
 
+    def test_slowly_going(self) -> None:
+        """A request that is refused waits for memory that another thread deregisters, however long that takes."""
+        run = self.used("slowly_going", ranks=2, SIMGPU_MEMORY="64M", SIMNCCL_DEREGISTER_MS="400")
+        self.assert_used(run, 2)
+
     def test_revoked(self) -> None:
         """It is freed when the communicator is destroyed, and a request that is refused meanwhile finds nothing to give back."""
         run = self.used("revoked", ranks=2, SIMGPU_MEMORY="80M")

@@ -6,6 +6,8 @@
  */
 #include "api.h"
 
+#include <unistd.h>
+
 API(ncclResult_t, MemAlloc, (void **ret, size_t size))
 {
     ENTER(ncclMemAlloc);
@@ -54,6 +56,8 @@ API(ncclResult_t, CommDeregister, (const ncclComm_t comm, void *handle))
 
     if (handle) {
         PLACE(comm);
+        if (settings.deregister_ms)
+            usleep((useconds_t)settings.deregister_ms * 1000);
         result = record_drop(comm, handle, false, &stay);
     }
     if (stay)

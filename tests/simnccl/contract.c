@@ -63,6 +63,7 @@ __attribute__((constructor)) static void start(void)
     pid = getpid();
     settings.version = (int)number("SIMNCCL_VERSION", NCCL_VERSION_CODE);
     settings.slow = (int)number("SIMNCCL_SLOW", 3);
+    settings.deregister_ms = (int)number("SIMNCCL_DEREGISTER_MS", 0);
     settings.local_register = number("NCCL_LOCAL_REGISTER", 1) != 0;
     settings.graph_register = number("NCCL_GRAPH_REGISTER", 1) != 0;
     settings.legacy_register = settings.version < 22400 || number("NCCL_LEGACY_CUDA_REGISTER", 0) != 0;

@@ -78,7 +78,7 @@ HIDDEN bool driver_find(void); /* false: no simulated GPU, and that was said */
 /* ---- contract.c ---- */
 
 struct settings {
-    int version, slow;
+    int version, slow, deregister_ms;
     bool local_register, graph_register, legacy_register, shareable;
 };
 extern struct settings settings HIDDEN;

@@ -42,4 +42,8 @@ MUTANTS = [
         ("if (result) /* asked again: a context without a number", "if (false) /* asked again: a context without a number")]),
     Mutant("errno is lost where captures of dead threads are looked for", ["shim_capture"], [
         ("errno = saved; return is;", "(void)saved; return is;", "is_of_dead_thread")]),
+    Mutant("blocks of a paused pool take memory from an impossible request", ["shim_retry"], [
+        ("if (pool_is_suspended(context->pool)) continue;", "")]),
+    Mutant("only more than the card has is an impossible request", ["shim_retry"], [
+        ("return size <= (live < capacity ? capacity - live : 0);", "return size <= capacity;")]),
 ]

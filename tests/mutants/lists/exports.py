@@ -33,7 +33,7 @@ MUTANTS = [
     Mutant("virtual memory: an address that was given up is known", ["vmm_kept / AsNatively.test_every_word"], [
         ("if (cache) vmm_cache_settle_range(cache, ptr, 1);", "(void)cache;")]),
     Mutant("virtual memory: a refused cuMemCreate does not get it", ["vmm_kept / Kept.test_another_device"], [
-        ("while (kept_again(&gave_kept, retry.arrivals, result, properties) ||", "while (")]),
+        ("while (kept_again(&gave_kept, &retry, result, properties) ||", "while (")]),
 
     Mutant("cupool_trim of all devices leaves pinned memory", ["api"], [
         ("if (device == CUPOOL_ALL_DEVICES && host_memory_pool())", "if (0)")]),
@@ -45,6 +45,8 @@ MUTANTS = [
         ("vmm_served_shared(ptr, 1);", ";", "cuPointerSetAttribute")]),
     Mutant("virtual memory of which there is a handle is kept", ["vmm_kept / Kept.test_memory_that_a_network_card_reaches_is_not_kept"], [
         ("vmm_served_shared(ptr, size);", ";", "cuMemGetHandleForAddressRange")]),
+    Mutant("there is a handle of freed memory", ["driver static preloaded / freed_address"], [
+        ("(handle, asked_for(ptr, CALLER), size, type, flags);", "(handle, ptr, size, type, flags);")]),
     Mutant("host memory is no host memory of the nearest processor", ["rows driver"], [
         ("|| type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;", ";")]),
     Mutant("cuEventElapsedTime of a library that orders its own work waits for frees", ["rows driver"], [
@@ -149,13 +151,19 @@ MUTANTS = [
     Mutant("a primary context that stays takes its captures along", ["shim_exports"], [
         ("if (driver && context_primary_is_over(driver, device)) capture_forget(", "if (driver) capture_forget(")]),
     Mutant("a context that is refused is not asked for again", ["rows driver"], [
-        ("&& serve_give_back_on(device, retry->arrivals))", "&& false)")]),
+        ("&& serve_give_back_on(device, retry->arrivals, retry->wanted))", "&& false)")]),
     Mutant("a call that may take another device's memory gets the current one's idle memory alone", ["shim_retry"], [
-        ("return elsewhere && serve_give_back_on(CONTEXT_ALL, serve_arrivals());", "return elsewhere && false;")]),
+        ("return elsewhere && serve_give_back_anywhere(retry->wanted);", "return elsewhere && false;")]),
     Mutant("a call for memory of the current device empties the other devices' pools", ["shim_retry"], [
-        ("return kind == UNPOOLED_ARRAY || kind == UNPOOLED_PITCH ? retry_begin() : retry_begin_elsewhere();", "return retry_begin_elsewhere();")]),
+        ("= kind == UNPOOLED_ARRAY || kind == UNPOOLED_PITCH ? retry_begin() : retry_begin_elsewhere();", "= retry_begin_elsewhere();")]),
+    Mutant("an impossible request on a stream empties the pools", ["shim_retry"], [
+        ("retry.wanted = wanted; return retry;", "retry.wanted = 0 * wanted; return retry;")]),
+    Mutant("lines that never fit count as few", ["shim_retry"], [
+        ("__builtin_mul_overflow(width, height, &size) ? SIZE_MAX : size;", "__builtin_mul_overflow(width, height, &size) ? size : size;")]),
+    Mutant("host memory of more than the device has is refused at once", ["shim_retry"], [
+        ("hazard_location_device(&properties->location) >= 0 ? size : 0;", "true ? size : 0;")]),
     Mutant("a capture keeps idle memory from a call for a device", ["shim_retry"], [
-        ("&& serve_give_back_on(device, retry->arrivals))", '&& (serve_release(device, "oom") || serve_arrivals() != retry->arrivals))')]),
+        ("&& serve_give_back_on(device, retry->arrivals, retry->wanted))", '&& (serve_release(device, "oom") || serve_arrivals() != retry->arrivals))')]),
     Mutant("physical memory of another device gets the current one's idle memory", ["shim_retry"], [
         ("|| create_again(&retry, result, properties));", "|| retry_again_outside(&retry, result));")]),
 
@@ -249,7 +257,7 @@ MUTANTS = [
 
     # --- neighbours ---
     Mutant("neighbours: not asked for calls that are not pooled", ["neighbours / Turns.test_of_a_call_that_is_not_pooled", "turns auto"], [
-        ("(retry_first(&retry->asked) && serve_ask(retry->wanted)));", "false);")]),
+        ("(retry_first(&retry->asked) && serve_ask(retry->wanted, retry->enough)));", "false);")]),
     Mutant("neighbours: asked twice for one request", ["neighbours / Refused.test_nothing_idle"], [
         (".asked = serve_has_asked()", ".asked = serve_has_asked() && false")]),
 
@@ -286,7 +294,7 @@ MUTANTS = [
     Mutant("NCCL: memory is asked for again whatever the reason of the refusal", ["nccl_rows / Rows.test_groups_and_memory"], [
         ("while (result && retry_later.refused && retry_again", "while (result && retry_again")]),
     Mutant("cuMemCreate without a context does not try again after another thread gave memory back", ["shim_retry"], [
-        ("|| serve_arrivals() != arrivals);", ");")]),
+        ("|| serve_arrivals() != retry->arrivals);", ");")]),
     Mutant("SYNC_MEMOPS among other flags does not matter", ["rows driver"], [
         ("flags & CU_CTX_SYNC_MEMOPS", "flags == CU_CTX_SYNC_MEMOPS")]),
     Mutant("kept memory is mapped with an offset", ["vmm_kept / AsNatively.test_every_word"], [
@@ -311,7 +319,7 @@ MUTANTS = [
     Mutant("api: a call for tickets loses errno", ["shim_api"], [
         ("errno = call->error;", "")]),
     Mutant("a call that a device refuses is made again after another device's idle memory has gone", ["shim_retry"], [
-        ("serve_give_back_on(device, retry->arrivals)", "serve_give_back_on(0, retry->arrivals)")]),
+        ("serve_give_back_on(device, retry->arrivals, retry->wanted)", "serve_give_back_on(0, retry->arrivals, retry->wanted)")]),
     Mutant("idle memory of a context that a call may end, and does not, is not given back", ["shim_retry"], [
         ("(other = context_next_staying(&i, device))", "(other = context_next(&i, device))")]),
     Mutant("a library's call counts as the program's whose cudaMalloc the runtime served before", ["callers"], [

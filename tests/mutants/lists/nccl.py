@@ -57,7 +57,7 @@ MUTANTS = [
     Mutant("used memory: a thread that frees takes over memory that another is freeing", ["nccl_used / Used.test_under_work"], [
         ("if (copy.state == STATE_USED) direct_set(&direct.memory, entry, STATE_GOING);", "if (copy.state == STATE_USED) direct_set(&direct.memory, entry, STATE_DEFERRED);"),
         ("freed_retry(device);", "freed_retry(-1);")], 40),
-    Mutant("used memory: a refused request does not wait for what another thread lets go", ["nccl_used / Used.test_going"], [
+    Mutant("used memory: a refused request does not wait for what another thread lets go", ["nccl_used / Used.test_slowly_going"], [
         ("atomic_load(&retrying) && !retries &&", "false &&")]),
     Mutant("used memory: it is unmapped while it is registered", ["nccl_used / Used.test_mapped"], [
         ("if (nccl_segment_remove(entry->addr, unmapped_gone, NULL)) unmapped_gone(", "unmapped_gone(")]),

@@ -11,6 +11,7 @@
 #include "base/process.h"
 #include "cases.h"
 #include "context/backend.h"
+#include "context/device.h"
 #include "context/device_free.h"
 #include "context/host_memory.h"
 #include "context/ipc_import.h"
@@ -203,10 +204,12 @@ IS(serve_watches, (const void *caller), true, "%d", caller != NULL)
 ANSWER(enum caller, caller_of, (const void *address), CALLER_PROGRAM, OR(CALLER_MATH, CALLER_INSIDE, CALLER_TRANSFER),
        "%d", address != NULL)
 ANSWER(unsigned int, serve_arrivals, (void), 3, OR(4))
+IS(device_may_fit, (int device, size_t size), true, "%d,%zu", device, size)
 IS(serve_give_back, (unsigned int before, size_t wanted), false, "%u", before)
-IS(serve_give_back_on, (int device, unsigned int before), false, "%d,%u", device, before)
-IS(serve_ask, (size_t wanted), false, "%zu", wanted)
-IS(serve_ask_on, (int device), false, "%d", device)
+IS(serve_give_back_on, (int device, unsigned int before, size_t wanted), false, "%d,%u,%zu", device, before, wanted)
+IS(serve_give_back_anywhere, (size_t wanted), false, "%zu", wanted)
+IS(serve_ask, (size_t wanted, size_t enough), false, "%zu,%zu", wanted, enough)
+IS(serve_ask_on, (int device, size_t wanted), false, "%d,%zu", device, wanted)
 IS(serve_has_asked, (void), false)
 TOLD(serve_begin, (void))
 TOLD(serve_call_from, (const void *caller), "%d", caller != NULL)

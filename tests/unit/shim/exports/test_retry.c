@@ -3,6 +3,7 @@
  * idle memory has gone back. */
 #include "context/arrivals.h"
 #include "context/capture_gate.h"
+#include "context/device.h"
 #include "context/room.h"
 #include "exports/retry.h"
 #include "isolated.h"
@@ -129,7 +130,168 @@ ISOLATED_ROWS(test_idle_elsewhere, elsewhere_rows, .environment = ORDERED " CUPO
     assert_int_equal(row->call(), row->result);
 }
 
-/* A request that no memory given back could make fit leaves idle memory where it is. */
+/* A request that no memory given back could make fit leaves idle memory where it is: it is for more than the device has
+ * beside the blocks that are handed out. */
+static CUdeviceptr answer;
+static size_t request;
+
+static CUresult is_refused(void)
+{
+    tries++;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult asks(void)
+{
+    CUresult result;
+
+    process_bypass_begin(); /* as after the pool's own refusal */
+    result = cuMemAlloc_v2(&answer, request);
+    process_bypass_end();
+    return result;
+}
+
+static CUresult asks_async(void)
+{
+    return cuMemAllocAsync(&answer, request, NULL);
+}
+
+static CUresult asks_async_on_other(void)
+{
+    return cuMemAllocAsync_ptsz(&answer, request, fake_stream(0, 1));
+}
+
+static CUresult asks_pool(void)
+{
+    return cuMemAllocFromPoolAsync(&answer, request, NULL, NULL);
+}
+
+static CUresult asks_pool_on_other(void)
+{
+    return cuMemAllocFromPoolAsync_ptsz(&answer, request, NULL, NULL);
+}
+
+static CUresult asks_lines(void)
+{
+    size_t pitch;
+
+    return cuMemAllocPitch_v2(&answer, &pitch, request / 64, 64, 4);
+}
+
+static CUresult asks_lines_of_all(void)
+{
+    size_t pitch;
+
+    return cuMemAllocPitch_v2(&answer, &pitch, request, SIZE_MAX / 2, 4); /* in 64 bits that is little */
+}
+
+static CUresult creates(void)
+{
+    const CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemGenericAllocationHandle handle = 0;
+
+    return cuMemCreate(&handle, request, &properties, 0);
+}
+
+static CUresult creates_on_host(void)
+{
+    const CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                            .location = {.type = CU_MEM_LOCATION_TYPE_HOST}};
+    CUmemGenericAllocationHandle handle = 0;
+
+    return cuMemCreate(&handle, request, &properties, 0);
+}
+
+static CUresult asks_managed(void)
+{
+    return cuMemAllocManaged(&answer, request, CU_MEM_ATTACH_GLOBAL);
+}
+
+static const struct too_much_row {
+    CUresult (*call)(void);
+    enum real_symbol symbol;
+    bool gives_never, gives_always;
+} too_much_rows[] = {
+    {.call = asks, .symbol = REAL_cuMemAlloc_v2},
+    {.call = asks_async, .symbol = REAL_cuMemAllocAsync},
+    {.call = asks_async_on_other, .symbol = REAL_cuMemAllocAsync_ptsz},
+    {.call = asks_pool, .symbol = REAL_cuMemAllocFromPoolAsync},
+    {.call = asks_pool_on_other, .symbol = REAL_cuMemAllocFromPoolAsync_ptsz},
+    {.call = asks_lines, .symbol = REAL_cuMemAllocPitch_v2},
+    {.call = asks_lines_of_all, .symbol = REAL_cuMemAllocPitch_v2, .gives_never = true},
+    {.call = creates, .symbol = REAL_cuMemCreate},
+    {.call = creates_on_host, .symbol = REAL_cuMemCreate, .gives_always = true},
+    /* Natively it may be more than the device has. */
+    {.call = asks_managed, .symbol = REAL_cuMemAllocManaged, .gives_always = true},
+};
+
+ISOLATED_ROWS(test_too_much, too_much_rows, .environment = ORDERED " CUPOOL_NEIGHBOURS=0")
+{
+    const struct too_much_row *row = *state;
+    struct context *context, *other;
+    uint64_t live;
+
+    fake_start();
+    fake.devices = 2;
+    process_start();
+    fake_current(fake_context(1));
+    other = context_current(&fake.driver);
+    assert_int_equal(pool_alloc(other->pool, 100 * MIB, &live), 0);
+    idle_memory(other);
+    fake_current(fake_context(0));
+    context = context_current(&fake.driver);
+    assert_int_equal(pool_alloc(context->pool, 64 * MIB, &live), 0);
+    idle_memory(context);
+    fake.next_of[row->symbol] = (void *)is_refused;
+    request = context->capacity - 64 * MIB + 64;
+    assert_int_equal(row->call(), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(context->given != 0, row->gives_always);
+    assert_int_equal(tries > 1, row->gives_always);
+    request -= 64;
+    assert_int_equal(row->call(), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(context->given != 0, !row->gives_never);
+    assert_int_equal(other->given != 0, row->gives_always && row->symbol == REAL_cuMemAllocManaged);
+}
+
+/* The memory of another device is enough, the current one's is not. */
+ISOLATED_CASE(test_fits_elsewhere, .environment = ORDERED " CUPOOL_NEIGHBOURS=0")
+{
+    struct context *context, *other;
+    uint64_t live;
+
+    other = idle_on_second();
+    fake_current(fake_context(0));
+    context = context_current(&fake.driver);
+    assert_int_equal(pool_alloc(context->pool, 64 * MIB, &live), 0);
+    idle_memory(context);
+    request = other->capacity;
+    fake.next_of[REAL_cuMemAllocAsync] = (void *)refused_once;
+    assert_int_equal(asks_async(), CUDA_SUCCESS);
+    assert_int_equal(context->given, 0);
+    assert_int_not_equal(other->given, 0);
+}
+
+/* Blocks of a paused pool have no memory, so they take none from a request. */
+ISOLATED_CASE(test_fits_beside_paused, .environment = ORDERED " CUPOOL_NEIGHBOURS=0 CUPOOL_BACKEND=vmm")
+{
+    struct context *context;
+    uint64_t live;
+
+    fake_start();
+    process_start();
+    context = context_current(&fake.driver);
+    assert_int_equal(pool_alloc(context->pool, 64 * MIB, &live), 0);
+    assert_false(device_may_fit(0, context->capacity));
+    assert_int_equal(pool_suspend(context->pool, BACKEND_VMM), 0);
+    pool_suspend_end(context->pool);
+    assert_true(device_may_fit(0, context->capacity));
+    assert_false(device_may_fit(0, context->capacity + 1));
+    pool_resume_begin(context->pool);
+    pool_resume_end(context->pool, true);
+    assert_false(device_may_fit(0, context->capacity));
+}
+
 ISOLATED_CASE(test_more_than_there_is, .environment = ORDERED " CUPOOL_NEIGHBOURS=0")
 {
     struct context *context;

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * serve/retry.c - idle memory goes back: for a request that the driver has refused (exports/retry.h), or because the
+ * program wants it. See serve.h.
+ *
+ * Locking: none.
+ */
+#include "base/process.h"
+#include "context/arrivals.h"
+#include "context/device.h"
+#include "context/limits.h"
+#include "context/neighbours.h"
+#include "real/real.h"
+#include "serve/serve.h"
+
+unsigned int serve_arrivals(void)
+{
+    return context_arrivals();
+}
+
+/* No memory given back on this device could make that fit. */
+static bool never_fits(int device, size_t wanted)
+{
+    return wanted && !device_may_fit(device, wanted);
+}
+
+/* As never_fits, on the current device. */
+static bool never_fits_here(size_t wanted)
+{
+    const struct real_driver *driver = wanted ? real_driver_get() : NULL;
+    CUdevice device;
+
+    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && never_fits(device, wanted);
+}
+
+bool serve_give_back(unsigned int before, size_t wanted)
+{
+    /* Also inside a bypass: giving memory back never comes through our hooks. */
+    return process_has_begun() && !never_fits_here(wanted) && context_trim(before);
+}
+
+/* The exit handlers of the program run after those of CUDA, where the driver has been deinitialised. */
+static bool driver_answers(void)
+{
+    const struct real_driver *driver = process_has_begun() ? real_driver_get() : NULL;
+    CUcontext handle;
+
+    return driver && driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS;
+}
+
+bool serve_give_back_on(int device, unsigned int before, size_t wanted)
+{
+    return driver_answers() && !never_fits(device, wanted) && context_trim_on(device, before);
+}
+
+bool serve_give_back_anywhere(size_t wanted)
+{
+    const unsigned int before = serve_arrivals();
+    bool any = false;
+
+    if (!wanted)
+        return serve_give_back_on(CONTEXT_ALL, before, wanted);
+    for (int i = 0; i < DEVICES_MAX && device_exists(i); i++)
+        any |= serve_give_back_on(i, before, wanted);
+    return any;
+}
+
+bool serve_ask_on(int device, size_t wanted)
+{
+    return process_has_begun() && !never_fits(device, wanted) && neighbours_ask(device, /* wanted: */ 0);
+}
+
+bool serve_ask(size_t wanted, size_t enough)
+{
+    const struct real_driver *driver = process_has_begun() ? real_driver_get() : NULL;
+    CUdevice device;
+
+    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && !never_fits(device, wanted) &&
+           neighbours_ask(device, enough);
+}
+
+uint64_t serve_release(int device, const char *why)
+{
+    return driver_answers() ? context_release(device, why) : 0;
+}
