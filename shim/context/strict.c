@@ -25,15 +25,12 @@ const struct real_driver *policy_auto_driver(void)
     return conf_get()->free.number == FREE_AUTO ? real_driver_get() : NULL;
 }
 
-static void strict_one(int device, const char *why)
+/* Wait for what was freed before the device became strict: such frees were ordered on the device only. A thread that
+ * comes here meanwhile waits as well. */
+static void strict_wait(int device, bool first, uint64_t limit, const char *why)
 {
-    const bool first = policy_strict_set(device, why);
-    bool known;
+    const bool known = context_wait_frees_until(device, limit);
 
-    if (!first && atomic_load(&quiesced[device]))
-        return;
-    /* Frees before this were ordered on the device only. A thread that comes here meanwhile waits as well. */
-    known = context_wait_frees(device, /* others: */ true);
     atomic_store(&quiesced[device], true);
     if (first && known) {
         trace_event("policy", "\"d\":%d,\"free\":\"strict\",\"why\":\"%s\"", device, why);
@@ -43,12 +40,21 @@ static void strict_one(int device, const char *why)
 
 void policy_strict(int device, const char *why)
 {
+    const int from = device < 0 ? 0 : device % DEVICES_MAX, behind = device < 0 ? DEVICES_MAX : from + 1;
+    bool first[DEVICES_MAX];
+    uint64_t limit = 0;
+
     if (conf_get()->free.number != FREE_AUTO)
         return;
-    if (device >= 0)
-        strict_one(device % DEVICES_MAX, why);
-    for (int i = 0; device < 0 && i < DEVICES_MAX; i++)
-        strict_one(i, why);
+    /* All are strict before the first wait: the time that one device takes is then the others' as well. */
+    for (int i = from; i < behind; i++)
+        first[i] = policy_strict_set(i, why);
+    for (int i = from; i < behind; i++) {
+        if (!first[i] && atomic_load(&quiesced[i]))
+            continue;
+        limit = limit ? limit : now_ns() + ORDER_OTHERS_WAIT_NS;
+        strict_wait(i, first[i], limit, why);
+    }
 }
 
 int strict_device_of(const struct real_driver *driver, CUdeviceptr addr)

@@ -17,8 +17,8 @@
 #include "real/hooks.h"
 #include "real/real.h"
 
-/* Make one device, or all of them (POLICY_ALL), strict from now on; waits once for the work before earlier frees. why:
- * a string literal. */
+/* Make one device, or all of them (POLICY_ALL), strict from now on; waits once for the work before earlier frees: a
+ * second at most for other threads', on all devices together. why: a string literal. */
 #define POLICY_ALL (-1)
 void policy_strict(int device, const char *why);
 /* Wait for the work before frees of pinned memory that did not wait, of which no event is on record: for all work, a

@@ -114,10 +114,10 @@ static void batch_wait(const struct context *context, uint64_t seq, uint64_t lim
     }
 }
 
-static void slots_wait(struct context *context, bool others)
+/* others_limit: for frees of other threads, in nanoseconds of the monotonic clock; 0: they are not waited for. */
+static void slots_wait(struct context *context, uint64_t others_limit)
 {
     const struct slot *combiner = &context->slots[SLOT_COMBINER];
-    uint64_t limit = now_ns() + ORDER_OTHERS_WAIT_NS;
     const uint64_t own = order_batch_own(context);
     const unsigned int thread = order_thread();
 
@@ -128,20 +128,19 @@ static void slots_wait(struct context *context, bool others)
         const uint64_t seq = atomic_load(&slot->seq);
         const bool is_own = thread && !(seq & 1) && atomic_load(&slot->user) == thread;
 
-        if (is_own || others)
-            slot_wait(context, slot, seq, is_own ? 0 : limit);
+        if (is_own || others_limit)
+            slot_wait(context, slot, seq, is_own ? 0 : others_limit);
     }
     if (own) {
         batch_wait(context, own, 0);
         order_batch_own_set(context, 0); /* otherwise the thread would wait again */
     }
-    if (!others)
+    if (!others_limit)
         return;
-    limit = now_ns() + ORDER_OTHERS_WAIT_NS;
-    for (unsigned int i = 0; slot_is_busy(combiner) && now_ns() < limit; i++)
+    for (unsigned int i = 0; slot_is_busy(combiner) && now_ns() < others_limit; i++)
         lock_relax(i);
     if (atomic_load(&combiner->done)) /* the last batch covers all earlier ones */
-        batch_wait(context, atomic_load(&combiner->done), limit);
+        batch_wait(context, atomic_load(&combiner->done), others_limit);
 }
 
 bool order_is_own(const struct context *context)
@@ -156,12 +155,12 @@ bool order_wait_own(struct context *context)
     struct visit visit;
 
     if (!context_enter(context, &visit))
-        slots_wait(context, /* others: */ false);
+        slots_wait(context, /* others_limit: */ 0);
     context_leave(context, &visit);
     return order_is_own(context);
 }
 
-bool context_wait_frees(int device, bool others)
+bool context_wait_frees_until(int device, uint64_t others_limit)
 {
     struct context *context;
     struct visit visit;
@@ -171,8 +170,13 @@ bool context_wait_frees(int device, bool others)
         any = true;
         /* Entered, so that the queries disturb no capture. */
         if (!context_enter(context, &visit))
-            slots_wait(context, others);
+            slots_wait(context, others_limit);
         context_leave(context, &visit);
     }
     return any;
+}
+
+bool context_wait_frees(int device, bool others)
+{
+    return context_wait_frees_until(device, others ? now_ns() + ORDER_OTHERS_WAIT_NS : 0);
 }

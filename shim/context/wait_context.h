@@ -33,5 +33,8 @@ bool order_wait_own(struct context *context);
  * such a thread might still be waiting for work that this thread has yet to launch. False: the device has no context.
  */
 bool context_wait_frees(int device, bool others);
+/* For other threads' frees until this moment, in nanoseconds of the monotonic clock, where several devices have one
+ * limit. A device that comes after it is asked once. */
+bool context_wait_frees_until(int device, uint64_t others_limit);
 
 #endif

@@ -71,13 +71,18 @@ static void *free_one(void *arg)
 }
 
 /* Another thread's free, of memory that the device still works on. */
+static void free_in(struct context *context)
+{
+    policy_synced(&context->policy, 1);
+    fake_context_of(context->handle)->launched = 10;
+    elsewhere(free_one, context);
+}
+
 static struct context *with_free(void)
 {
     struct context *context = ready();
 
-    policy_synced(&context->policy, 1);
-    fake_context_of(context->handle)->launched = 10;
-    elsewhere(free_one, context);
+    free_in(context);
     fake.relax = device_moves;
     fake.relax_arg = context->handle;
     return context;
@@ -93,6 +98,35 @@ ISOLATED_CASE(test_waits_for_earlier_frees)
     fake.scripts[FN(cuEventQuery)].calls = 0;
     policy_strict(0, "test"); /* once */
     assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
+}
+
+static void all_are_strict(void *arg)
+{
+    assert_int_equal(strict(), ALL);
+}
+
+/* On all devices at once: they are strict before the first wait, and the second is one for all of them. */
+ISOLATED_CASE(test_one_second_for_all)
+{
+    uint64_t start;
+
+    with_free();
+    free_in(context_find(fake_context(1)));
+    fake.relax = all_are_strict;
+    start = atomic_load(&fake.ns);
+    policy_strict(POLICY_ALL, "test");
+    assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
+    assert_true(policy_is_quiesced(0) && policy_is_quiesced(1));
+}
+
+/* The work of each of them is waited for. */
+ISOLATED_CASE(test_all_are_waited_for)
+{
+    with_free();
+    free_in(context_find(fake_context(1)));
+    fake.contexts[1].over = 10;
+    policy_strict(POLICY_ALL, "test");
+    assert_int_equal(fake.contexts[0].over, 10);
 }
 
 /* A texture goes: the current device's frees are waited for, and nothing becomes strict. */
