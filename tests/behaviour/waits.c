@@ -223,3 +223,63 @@ static cudaError_t (*const by_stream)(void) = wait_stream;
 static cudaError_t (*const by_context)(void) = wait_context;
 BT_ROW(freed_by_stream, freed_by_stream, &by_stream)
 BT_ROW(freed_by_context, freed_by_stream, &by_context)
+
+static const size_t pinned = BT_MIB;
+
+/* Memory that is not pooled. */
+static int passing_main(void *arg)
+{
+    const bool is_host = arg == &pinned;
+    size_t pitch;
+    void *p;
+
+    if (is_host)
+        OK(cudaMallocHost(&p, pinned));
+    else
+        OK(cudaMallocPitch(&p, &pitch, BT_KIB, BT_KIB));
+    OK(kernel(NULL, &release, LONG_US));
+    atomic_store(&launched, 1);
+    OK(is_host ? cudaFreeHost(p) : cudaFree(p)); /* in the driver, until the work is over */
+    return 0;
+}
+
+/* A free in the driver holds up what other threads record, not cudaMemGetInfo nor requests of streams, also where a
+ * stream has freed memory before. */
+static int beside_driver(const void *arg)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *p, *stays;
+    size_t avail, total;
+    cudaError_t busy, refused;
+    struct bt_thread thread;
+
+    kernel = driver ? (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel") : NULL;
+    if (!kernel)
+        SKIP("only the simulated GPU has such work");
+    TRY(bt_usable(4096));
+    __atomic_store_n(&release, 0, __ATOMIC_SEQ_CST);
+    atomic_store(&launched, 0);
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    OK(cudaMemGetInfo(&avail, &total));
+    OK(cudaMalloc(&stays, 16 * BT_MIB));
+    /* Preloaded, idle memory goes back, and for the first time the library makes a stream for that. */
+    EXPECT(cudaMallocAsync(&p, total - 8 * BT_MIB, stream), cudaErrorMemoryAllocation);
+    OK(cudaMalloc(&p, 64 * BT_MIB));
+    OK(cudaFreeAsync(p, stream));
+    TRY(bt_thread_start(&thread, passing_main, (void *)(uintptr_t)arg));
+    while (!atomic_load(&launched))
+        bt_nap(100);
+    bt_nap(50000);
+    OK(cudaMemGetInfo(&avail, &total));
+    refused = cudaMallocAsync(&p, total - 8 * BT_MIB, stream);
+    busy = cudaStreamQuery(NULL);
+    __atomic_store_n(&release, 1, __ATOMIC_SEQ_CST);
+    TRY(bt_thread_join(&thread));
+    OK(cudaStreamDestroy(stream));
+    OK(cudaFree(stays));
+    EXPECT(busy, cudaErrorNotReady);
+    EXPECT(refused, cudaErrorMemoryAllocation);
+    LAST(cudaErrorMemoryAllocation);
+    return 0;
+}
+BT_ROW(beside_pitched_free, beside_driver, NULL)
+BT_ROW(beside_pinned_free, beside_driver, &pinned)
