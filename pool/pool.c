@@ -96,6 +96,7 @@ int pool_free_later(uint64_t addr)
         return rc;
     pool = block->segment->pool;
     block_defer(pool, block, /* in_any_case: */ true);
+    later_set(pool);
     return 0;
 }
 
@@ -354,6 +355,7 @@ void pool_destroy(struct pool *pool)
     pool->segments = NULL;
     magazines_reset(pool);
     lock_give(&pool->lock);
+    later_clear(pool);
     for (segment = going; segment; segment = next) {
         next = segment->next;
         if (config.observer && config.observer->segment_lost)

@@ -18,6 +18,7 @@
 #ifndef CUPOOL_POOL_POOL_H
 #define CUPOOL_POOL_POOL_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -213,6 +214,16 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
 
 /* Publish deferred blocks, if that takes no wait. */
 void pool_flush(struct pool *pool);
+
+/* As pool_flush, if pool_free_later has deferred a block since the last call that published all of them. Costs little
+ * where it has not; pool_later_any says whether it has in any pool. */
+void pool_flush_later(struct pool *pool);
+/* The number of pools in which it has. Only publish.c writes it. */
+extern atomic_uint pool_later_count;
+static inline bool pool_later_any(void)
+{
+    return atomic_load_explicit(&pool_later_count, memory_order_relaxed) != 0;
+}
 
 /* Give back idle segments, after ordering deferred blocks. Returns the bytes given back; 0 while frozen. Also waits for
  * other threads: 10 seconds at most for those that give segments to the backend, 0.3 for those that wait themselves. */

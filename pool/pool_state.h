@@ -78,6 +78,7 @@ struct pool {
         atomic_uint filling;        /* threads that fill freed blocks, of segments that they have seen in use */
         atomic_uint kind;           /* of new segments; set under the lock */
         atomic_bool defers;         /* frees are batched: there is a budget, and the context has not failed */
+        atomic_bool later;          /* see pool_flush_later; counted in pool_later_count */
     } shown __attribute__((aligned(64)));
     struct pool_config config;
     _Atomic(void *) arg; /* config.arg, for readers that cannot know whether the pool has been recycled */

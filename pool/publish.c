@@ -13,6 +13,8 @@
 #include "magazine.h"
 #include "shards.h"
 
+atomic_uint pool_later_count;
+
 /* Each order restores this part of the deferred-free budget, while the pool need not grow. */
 #define BUDGET_WIDEN 1024
 
@@ -163,4 +165,32 @@ void pool_flush(struct pool *pool)
 
     if (atomic_load(&pool->shown.deferring) && !config->order->frozen(config->arg))
         order_and_publish(pool, NULL, POOL_ORDER_ASK);
+}
+
+void later_set(struct pool *pool)
+{
+    if (!atomic_load_explicit(&pool->shown.later, memory_order_relaxed) && !atomic_exchange(&pool->shown.later, true))
+        atomic_fetch_add(&pool_later_count, 1);
+}
+
+void later_clear(struct pool *pool)
+{
+    if (atomic_exchange(&pool->shown.later, false))
+        atomic_fetch_sub(&pool_later_count, 1);
+}
+
+void pool_flush_later(struct pool *pool)
+{
+    const struct pool_config *config = &pool->config;
+
+    if (!atomic_load_explicit(&pool->shown.later, memory_order_relaxed) || config->order->frozen(config->arg))
+        return;
+    /* Asked before the blocks are taken, too: an order that fails puts them back one by one, and they do not count as
+     * their own thread's any more. */
+    if (atomic_load(&pool->shown.deferring) && config->order->order(config->arg, POOL_ORDER_ASK))
+        return;
+    later_clear(pool); /* first: a thread that defers a block meanwhile sets it again */
+    pool_flush(pool);
+    if (atomic_load(&pool->shown.ordering) || atomic_load(&pool->shown.deferring))
+        later_set(pool);
 }

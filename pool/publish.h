@@ -16,5 +16,8 @@
 int order_and_publish(struct pool *pool, struct block *block, enum pool_order_how how);
 /* The program's PENDING block has been ordered, or rc says why not: cache it, defer it, or restore it. */
 void block_publish(struct pool *pool, struct block *block, int rc);
+/* pool_free_later has deferred a block; the pool is destroyed. */
+void later_set(struct pool *pool);
+void later_clear(struct pool *pool);
 
 #endif

@@ -115,6 +115,7 @@ struct context {
     _Atomic(uint64_t) gave_up[2]; /* arrivals_given() when a thread last waited in vain for memory that other
                                      threads' frees released, and that its own frees did */
     atomic_bool failed;           /* the context has met a sticky error, from which it does not recover */
+    atomic_uint freeing;          /* number of threads in frees of the driver's, which wait there; driver_free.c */
     atomic_uint leaving;          /* number of threads in a call that may end the context */
     atomic_uint captures;         /* capture_total when the last of these calls began */
     atomic_bool undecided;        /* the driver could not say whether the context is gone; it stays marked as leaving */

@@ -24,7 +24,8 @@ bool device_trim(int device, const struct context *except)
     for (unsigned int i = 0; (other = context_next_staying(&i, device)); context_unpin(other)) {
         if (other == except)
             continue;
-        any |= pool_trim(other->pool, "oom") != 0;
+        /* A free in the driver would hold up the order of deferred blocks, and with it this call. */
+        any |= (atomic_load(&other->freeing) ? pool_yield : pool_trim)(other->pool, "oom") != 0;
         any |= arrivals_collect_own(other, ARRIVALS_OTHERS_NS);
     }
     return any;

@@ -395,7 +395,8 @@ static CUresult order_free(struct context *context, uint64_t *ret_seq)
 
 /*
  * Publish without a free: this must not delay the host or the device behind work launched since the frees, so it only
- * asks whether all work has ended. CUDA_ERROR_NOT_READY: it has not.
+ * asks whether all work has ended. CUDA_ERROR_NOT_READY: it has not, or a free in the driver would hold the question
+ * up.
  */
 static CUresult order_ask(struct context *context)
 {
@@ -404,7 +405,7 @@ static CUresult order_ask(struct context *context)
 
     if (!context->driver->cuCtxRecordEvent || !context->driver->cuEventQuery || !slot_try(slot))
         return result;
-    if (!capture_active())
+    if (!capture_active() && !atomic_load(&context->freeing))
         result = order_on_device(context, slot, /* is_enough: */ false);
     order_slot_give(slot, result);
     return result;

@@ -10,6 +10,7 @@
  */
 #include "context/capture_gate.h"
 #include "context/device_free.h"
+#include "context/driver_free.h"
 #include "context/limits.h"
 #include "context/wait_context.h"
 #include "exports/export.h"
@@ -130,6 +131,7 @@ static CUresult free_failed(CUdeviceptr ptr, enum serve_verdict verdict)
 EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
 {
     const enum serve_verdict verdict = serve_free(ptr);
+    struct context *context;
     CUresult result;
 
     if (verdict == SERVE_DONE)
@@ -139,7 +141,10 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
     if (verdict != SERVE_FORWARD)
         return free_failed(ptr, verdict);
     hazard_free(ptr, CALLER);
-    return real_next(cuMemFree_v2)(ptr);
+    context = driver_free_begin(ptr);
+    result = real_next(cuMemFree_v2)(ptr);
+    driver_free_end(context);
+    return result;
 }
 
 /* While its stream captures, such a call fails; the driver returns the error. */

@@ -141,6 +141,28 @@ void hazard_context_wait_end(CUcontext handle, uint64_t seq)
         policy_synced(policy, seq);
 }
 
+CUcontext hazard_freed_stream_begin(CUstream stream)
+{
+    const struct real_driver *driver = pool_later_any() ? real_driver_get() : NULL;
+
+    return driver ? context_stream(driver, stream) : NULL;
+}
+
+CUcontext hazard_freed_context_begin(CUcontext handle)
+{
+    return handle ? handle : hazard_freed_stream_begin(CU_STREAM_LEGACY);
+}
+
+void hazard_freed_end(CUcontext handle)
+{
+    struct context *context = pool_later_any() ? context_find(handle) : NULL;
+
+    if (!context || !context_pin(context))
+        return;
+    pool_flush_later(context_pool(context));
+    context_unpin(context);
+}
+
 void hazard_stream_gone(CUstream stream)
 {
     if (conf_get()->free.number == FREE_AUTO)

@@ -41,6 +41,12 @@ uint64_t hazard_context_wait_begin(CUcontext handle);
 void hazard_context_wait_end(CUcontext handle, uint64_t seq);
 /* As hazard_context_wait_end, after a wait for one stream of the current context: completes that stream's work only. */
 void hazard_stream_wait_end(CUstream stream, uint64_t seq);
+/* Around a wait for a stream, or for a context (NULL: the current one), with begin's result: memory that cudaFreeAsync
+ * has freed is natively there afterwards, whatever is launched then. So end publishes such blocks of the context, if
+ * all of its work has ended. Does nothing where there are none, and never waits. */
+CUcontext hazard_freed_stream_begin(CUstream stream);
+CUcontext hazard_freed_context_begin(CUcontext handle);
+void hazard_freed_end(CUcontext handle);
 /* A stream is about to be destroyed; its handle may be reused for another stream. */
 void hazard_stream_gone(CUstream stream);
 

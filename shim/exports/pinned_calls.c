@@ -8,6 +8,7 @@
  *
  * Locking: none.
  */
+#include "context/driver_free.h"
 #include "context/host_memory.h"
 #include "context/strict.h"
 #include "exports/export.h"
@@ -92,6 +93,16 @@ static CUresult free_failed(uint64_t addr)
     return result;
 }
 
+/* A free of memory that is not pooled. */
+static CUresult free_by_driver(void *ptr)
+{
+    struct context *const context = driver_free_begin((uintptr_t)ptr);
+    const CUresult result = real_next(cuMemFreeHost)(ptr);
+
+    driver_free_end(context);
+    return result;
+}
+
 EXPORT CUresult cuMemFreeHost(void *ptr)
 {
 
@@ -99,7 +110,7 @@ EXPORT CUresult cuMemFreeHost(void *ptr)
     case SERVE_DONE:
         return CUDA_SUCCESS;
     case SERVE_FORWARD:
-        return real_next(cuMemFreeHost)(ptr);
+        return free_by_driver(ptr);
     case SERVE_INVALID: /* the error is the driver's: a context that has failed has another one */
         return real_next(cuMemFreeHost)((void *)NOWHERE);
     default:

@@ -29,6 +29,7 @@ struct watch {
     /* NAME_before leaves these for NAME_after. */
     uint64_t before;
     struct policy *policy; /* whose frees wait for the call's host work; NULL: nobody's */
+    CUcontext freed;       /* whose memory that streams have freed is published then; NULL: none's */
 };
 
 static struct watch watch_begin(const void *caller, CUstream stream)
@@ -193,22 +194,26 @@ static void host_work_after(struct watch *w)
 static void stream_wait_before(struct watch *w)
 {
     w->before = hazard_context_wait_begin(NULL);
+    w->freed = hazard_freed_stream_begin(w->stream);
 }
 
 static void stream_wait_after(struct watch *w)
 {
     hazard_stream_wait_end(w->stream, w->before);
+    hazard_freed_end(w->freed);
 }
 
 /* Of this context; NULL: of the current one. */
 static void context_wait_before(struct watch *w, CUcontext context)
 {
     w->before = hazard_context_wait_begin(context);
+    w->freed = hazard_freed_context_begin(context);
 }
 
 static void context_wait_after(struct watch *w, CUcontext context)
 {
     hazard_context_wait_end(context, w->before);
+    hazard_freed_end(w->freed);
 }
 
 /* --- graphs --- */

@@ -3,7 +3,7 @@
  * waits.c - calls beside another thread's cudaFree, which natively waits: the device works until this thread, after its
  * call, lets it end, so a call that waits for that work never returns. cudaMemGetInfo returns at once, natively too. A
  * request natively waits with the cudaFree (probe: busy.stalled), and does not where that has returned. And a request
- * that natively waits for this thread's own work.
+ * that natively waits for this thread's own work, and one that natively waits for nothing.
  *
  * On real GPUs such work would take a kernel; there the program skips itself.
  */
@@ -158,3 +158,128 @@ BT_TEST(own_work)
             OK(cudaFree(blocks[i]));
     return 0;
 }
+
+static cudaStream_t stream;
+
+static cudaError_t wait_stream(void)
+{
+    return cudaStreamSynchronize(stream);
+}
+
+static cudaError_t wait_context(void)
+{
+    return (cudaError_t)cuCtxSynchronize();
+}
+
+/* Asks for what no memory but the freed block's leaves room for. */
+static int asking_main(void *size)
+{
+    void *p;
+
+    OK(cudaMalloc(&p, *(const size_t *)size));
+    OK(cudaFreeAsync(p, NULL));
+    return 0;
+}
+
+/* Memory that a stream has freed is there once a thread has waited for the stream, whatever is launched then: it counts
+ * as free, and another thread's request gets it. */
+static int freed_by_stream(const void *arg)
+{
+    cudaError_t (*const *wait)(void) = (cudaError_t(*const *)(void))arg;
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *p, *ballast;
+    size_t avail, total, before, after, wanted;
+    struct bt_thread thread;
+    cudaError_t busy;
+    int rc;
+
+    kernel = driver ? (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel") : NULL;
+    if (!kernel)
+        SKIP("only the simulated GPU has such work");
+    TRY(bt_usable(4096));
+    __atomic_store_n(&release, 0, __ATOMIC_SEQ_CST);
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    OK(cudaMemGetInfo(&avail, &total));
+    OK(cudaMalloc(&ballast, avail / (2 * BT_MIB) * (2 * BT_MIB) - 256 * BT_MIB));
+    OK(cudaMalloc(&p, 160 * BT_MIB));
+    wanted = 224 * BT_MIB;
+    OK(cudaMemGetInfo(&before, &total));
+    OK(cudaFreeAsync(p, stream));
+    OK((*wait)());
+    OK(kernel(stream, &release, LONG_US));
+    OK(cudaMemGetInfo(&after, &total));
+    rc = bt_thread_start(&thread, asking_main, &wanted);
+    rc = rc ? rc : bt_thread_join(&thread);
+    busy = cudaStreamQuery(stream);
+    __atomic_store_n(&release, 1, __ATOMIC_SEQ_CST);
+    OK(cudaDeviceSynchronize());
+    OK(cudaStreamDestroy(stream));
+    OK(cudaFree(ballast));
+    TRY(rc);
+    EXPECT(busy, cudaErrorNotReady);
+    CHECK(after == before + 160 * BT_MIB);
+    return 0;
+}
+static cudaError_t (*const by_stream)(void) = wait_stream;
+static cudaError_t (*const by_context)(void) = wait_context;
+BT_ROW(freed_by_stream, freed_by_stream, &by_stream)
+BT_ROW(freed_by_context, freed_by_stream, &by_context)
+
+static const size_t pinned = BT_MIB;
+
+/* Memory that is not pooled. */
+static int passing_main(void *arg)
+{
+    const bool is_host = arg == &pinned;
+    size_t pitch;
+    void *p;
+
+    if (is_host)
+        OK(cudaMallocHost(&p, pinned));
+    else
+        OK(cudaMallocPitch(&p, &pitch, BT_KIB, BT_KIB));
+    OK(kernel(NULL, &release, LONG_US));
+    atomic_store(&launched, 1);
+    OK(is_host ? cudaFreeHost(p) : cudaFree(p)); /* in the driver, until the work is over */
+    return 0;
+}
+
+/* A free in the driver holds up what other threads record, not cudaMemGetInfo nor requests of streams, also where a
+ * stream has freed memory before. */
+static int beside_driver(const void *arg)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *p, *stays;
+    size_t avail, total;
+    cudaError_t busy, refused;
+    struct bt_thread thread;
+
+    kernel = driver ? (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel") : NULL;
+    if (!kernel)
+        SKIP("only the simulated GPU has such work");
+    TRY(bt_usable(4096));
+    __atomic_store_n(&release, 0, __ATOMIC_SEQ_CST);
+    atomic_store(&launched, 0);
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    OK(cudaMemGetInfo(&avail, &total));
+    OK(cudaMalloc(&stays, 16 * BT_MIB));
+    /* Preloaded, idle memory goes back, and for the first time the library makes a stream for that. */
+    EXPECT(cudaMallocAsync(&p, total - 8 * BT_MIB, stream), cudaErrorMemoryAllocation);
+    OK(cudaMalloc(&p, 64 * BT_MIB));
+    OK(cudaFreeAsync(p, stream));
+    TRY(bt_thread_start(&thread, passing_main, (void *)(uintptr_t)arg));
+    while (!atomic_load(&launched))
+        bt_nap(100);
+    bt_nap(50000);
+    OK(cudaMemGetInfo(&avail, &total));
+    refused = cudaMallocAsync(&p, total - 8 * BT_MIB, stream);
+    busy = cudaStreamQuery(NULL);
+    __atomic_store_n(&release, 1, __ATOMIC_SEQ_CST);
+    TRY(bt_thread_join(&thread));
+    OK(cudaStreamDestroy(stream));
+    OK(cudaFree(stays));
+    EXPECT(busy, cudaErrorNotReady);
+    EXPECT(refused, cudaErrorMemoryAllocation);
+    LAST(cudaErrorMemoryAllocation);
+    return 0;
+}
+BT_ROW(beside_pitched_free, beside_driver, NULL)
+BT_ROW(beside_pinned_free, beside_driver, &pinned)

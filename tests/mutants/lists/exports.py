@@ -116,6 +116,10 @@ MUTANTS = [
         ("ends_sync(w, ENDS(&parameters->memcpy.copyParams));", ";")]),
     Mutant("auto: a copy that a structure describes is not seen where host memory is called device memory", ["auto_host static auto"], [
         ("has_address(ends.to_type) ? ends.to : 0", "ends.to_type == CU_MEMORYTYPE_UNIFIED ? ends.to : 0")]),
+    Mutant("what a stream has freed is not published after a wait for the stream", ["waits static preloaded / freed_by_stream"], [
+        ("hazard_freed_end(w->freed);", "", "stream_wait_after")]),
+    Mutant("what a stream has freed is not published after a wait for the device", ["waits static preloaded / freed_by_context"], [
+        ("hazard_freed_end(w->freed);", "", "context_wait_after")]),
     Mutant("auto: a batch of copies to the host is not seen", ["auto_host static auto"], [
         ("launched(w);", ";", "copy_batch_after")]),
     Mutant("auto: a batch node's copies between devices are not seen", ["auto_later static auto"], [

@@ -121,6 +121,14 @@ MUTANTS = [
         ("if (magazine->deferred) { any = true; atomic_fetch_sub(&pool->shown.deferring, 1);", "if (magazine->deferred) {")]),
     Mutant("deferred frees of two threads count as the first one's own", ["order"], [
         ("magazine->deferred ? NULL : &magazine_index;", "magazine->deferred ? magazine->deferred_by : &magazine_index;")]),
+    Mutant("what streams have freed does not wait to be published", ["deferred", "waits static preloaded / freed_by_stream"], [
+        ("later_set(pool); return 0;", "return 0;")]),
+    Mutant("a question in vain takes what streams have freed from its thread", ["deferred"], [
+        ("if (atomic_load(&pool->shown.deferring) && config->order->order(config->arg, POOL_ORDER_ASK)) return;", "")]),
+    Mutant("what streams have freed is forgotten after a question in vain", ["deferred"], [
+        ("if (atomic_load(&pool->shown.ordering) || atomic_load(&pool->shown.deferring)) later_set(pool);", "")]),
+    Mutant("a destroyed pool counts as one with blocks that streams have freed", ["deferred"], [
+        ("lock_give(&pool->lock); later_clear(pool);", "lock_give(&pool->lock);")]),
     Mutant("relaxed: frees are deferred during a capture", ["oom static relaxed beside a capture"], [
         ("if (defers && !pool->config.order->frozen(pool->config.arg) && block_defer(", "if (defers && block_defer(")]),
     Mutant("the device waits for nothing after another call has taken the deferred blocks", ["order"], [

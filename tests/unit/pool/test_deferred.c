@@ -202,3 +202,96 @@ KEPT_CASE(test_128_wait_at_the_most)
         assert_int_equal(env->pool->magazines[0].deferred_count, (i + 1) % 129);
     }
 }
+
+/* What streams have freed is ordered when the program has waited, once all work has ended; else it stays as it was. */
+KEPT_CASE(test_flush_later)
+{
+    const struct magazine *own = &env->pool->magazines[0];
+    const struct block *first;
+    uint64_t addr[3];
+
+    env->fake->prompt = true;
+    alloc_all(env->pool, addr, 3, 4 * MIB);
+    pool_flush_later(env->pool);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 0);
+    assert_false(pool_later_any());
+    assert_int_equal(pool_free_later(addr[0]) + pool_free_later(addr[1]), 0);
+    assert_int_equal(pool_later_count, 1);
+    first = own->deferred;
+    env->fake->frozen = true;
+    pool_flush_later(env->pool);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 0);
+    env->fake->frozen = false;
+    env->fake->order_rc = -EBUSY;
+    pool_flush_later(env->pool);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 1);
+    assert_int_equal(env->fake->how, POOL_ORDER_ASK);
+    assert_ptr_equal(own->deferred, first);
+    assert_ptr_equal(own->deferred_by, &magazine_index);
+    assert_int_equal(pool_later_count, 1);
+    env->fake->order_rc = 0;
+    pool_flush_later(env->pool);
+    assert_null(own->deferred);
+    assert_false(pool_later_any());
+    release(addr[2]);
+}
+
+/* A free has ordered them meanwhile: nothing is asked. */
+KEPT_CASE(test_flush_later_after_a_free)
+{
+    uint64_t addr[2];
+
+    env->fake->prompt = true;
+    alloc_all(env->pool, addr, 2, 4 * MIB);
+    assert_int_equal(pool_free_later(addr[0]), 0);
+    release(addr[1]);
+    env->fake->calls[FAKE_ORDER] = 0;
+    pool_flush_later(env->pool);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 0);
+    assert_false(pool_later_any());
+}
+
+static int order_launched(struct fake *fake)
+{
+    fake->order_hook = NULL;
+    fake->order_rc = -EBUSY;
+    return 0;
+}
+
+/* Work comes between the question and the order: they wait for the next time. So does what `relaxed` defers, which
+ * alone is left alone. */
+KEPT_CASE(test_flush_later_beside_work)
+{
+    uint64_t addr[3];
+
+    ENV_WITH(env, deferred_min = 64 * MIB);
+    env->fake->prompt = true;
+    alloc_all(env->pool, addr, 3, 4 * MIB);
+    release(addr[0]);
+    pool_flush_later(env->pool);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 0);
+    assert_int_equal(pool_free_later(addr[1]), 0);
+    env->fake->order_hook = order_launched;
+    pool_flush_later(env->pool);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 2);
+    assert_int_equal(deferred_bytes(env->pool), 8 * MIB);
+    assert_true(pool_later_any());
+    env->fake->order_rc = 0;
+    pool_flush_later(env->pool);
+    assert_int_equal(deferred_bytes(env->pool), 0);
+    assert_false(pool_later_any());
+    release(addr[2]);
+}
+
+/* A pool that is destroyed takes its mark along. */
+KEPT_CASE(test_flush_later_destroyed)
+{
+    const struct pool_config config = fake_config(env->fake);
+    struct pool *pool;
+
+    assert_int_equal(pool_create(&config, &pool), 0);
+    assert_int_equal(pool_free_later(alloc(pool, 4 * MIB)), 0);
+    assert_true(pool_later_any());
+    pool_destroy(pool);
+    assert_false(pool_later_any());
+}

@@ -13,6 +13,7 @@
 #include "context/backend.h"
 #include "context/device.h"
 #include "context/device_free.h"
+#include "context/driver_free.h"
 #include "context/host_memory.h"
 #include "context/ipc_import.h"
 #include "context/ipc_insert.h"
@@ -219,6 +220,8 @@ TOLD(policy_strict, (int device, const char *why), "%d %s", device, why)
 TOLD(policy_strict_memory, (CUdeviceptr addr, const char *why), "%llx %s", (ull)addr, why)
 TOLD(hazard_memory_goes, (const void *caller), "%d", caller != NULL)
 ANSWER(int, hazard_location_device, (const CUmemLocation *location), location->id, OR(-1))
+ANSWER(struct context *, driver_free_begin, (CUdeviceptr addr), 0x70, OR(ZERO), "%llx", (ull)addr)
+TOLD(driver_free_end, (struct context * context), "%p", (void *)context)
 TOLD(json_clean, (char *text), "%s", text)
 
 const void *serve_caller(const void *caller)
