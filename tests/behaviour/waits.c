@@ -248,7 +248,7 @@ static int passing_main(void *arg)
 static int beside_driver(const void *arg)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *p, *stays;
-    size_t avail, total;
+    size_t avail, total, pitch, wanted;
     cudaError_t busy, refused;
     struct bt_thread thread;
 
@@ -260,9 +260,10 @@ static int beside_driver(const void *arg)
     atomic_store(&launched, 0);
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     OK(cudaMemGetInfo(&avail, &total));
-    OK(cudaMalloc(&stays, 16 * BT_MIB));
+    OK(cudaMallocPitch(&stays, &pitch, BT_MIB, 16));
     /* Preloaded, idle memory goes back, and for the first time the library makes a stream for that. */
-    EXPECT(cudaMallocAsync(&p, total - 8 * BT_MIB, stream), cudaErrorMemoryAllocation);
+    wanted = avail - 8 * BT_MIB;
+    EXPECT(cudaMallocAsync(&p, wanted, stream), cudaErrorMemoryAllocation);
     OK(cudaMalloc(&p, 64 * BT_MIB));
     OK(cudaFreeAsync(p, stream));
     TRY(bt_thread_start(&thread, passing_main, (void *)(uintptr_t)arg));
@@ -270,7 +271,7 @@ static int beside_driver(const void *arg)
         bt_nap(100);
     bt_nap(50000);
     OK(cudaMemGetInfo(&avail, &total));
-    refused = cudaMallocAsync(&p, total - 8 * BT_MIB, stream);
+    refused = cudaMallocAsync(&p, wanted, stream);
     busy = cudaStreamQuery(NULL);
     __atomic_store_n(&release, 1, __ATOMIC_SEQ_CST);
     TRY(bt_thread_join(&thread));
