@@ -116,6 +116,7 @@ struct context {
                                      threads' frees released, and that its own frees did */
     atomic_bool failed;           /* the context has met a sticky error, from which it does not recover */
     atomic_uint leaving;          /* number of threads in a call that may end the context */
+    atomic_bool waited_for;       /* a thread has waited for these calls in vain; see context_wait_frees */
     atomic_uint captures;         /* capture_total when the last of these calls began */
     atomic_bool undecided;        /* the driver could not say whether the context is gone; it stays marked as leaving */
     atomic_bool ending;           /* the context is gone; set until its pool is destroyed, once no thread is in a call
