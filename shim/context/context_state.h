@@ -107,6 +107,7 @@ struct context {
     atomic_uint streaming;       /* threads that are putting work on stream */
     atomic_uint syncing;         /* threads that are synchronising it, because it is idle */
     atomic_bool defers;          /* segments go back with cuMemFreeAsync on stream */
+    atomic_bool mixed;           /* the pool's segments may come from several backends */
     bool maps;                   /* the driver and the device have virtual memory calls */
     struct departures departures;
     struct paused paused;
