@@ -71,7 +71,8 @@ static struct context *entry_leaving(CUcontext handle)
 
     /* If the entry came to mean another context in between, it is left alone. */
     while ((context = handle ? context_entry_find(handle) : NULL)) {
-        atomic_fetch_add(&context->leaving, 1);
+        if (!atomic_fetch_add(&context->leaving, 1))
+            atomic_store(&context->waited_for, false);
         if (atomic_load(&context->handle) == handle)
             break;
         atomic_fetch_sub(&context->leaving, 1);

@@ -107,6 +107,7 @@ struct context {
     atomic_uint streaming;       /* threads that are putting work on stream */
     atomic_uint syncing;         /* threads that are synchronising it, because it is idle */
     atomic_bool defers;          /* segments go back with cuMemFreeAsync on stream */
+    atomic_bool mixed;           /* the pool's segments may come from several backends */
     bool maps;                   /* the driver and the device have virtual memory calls */
     struct departures departures;
     struct paused paused;
@@ -117,6 +118,7 @@ struct context {
     atomic_bool failed;           /* the context has met a sticky error, from which it does not recover */
     atomic_uint freeing;          /* number of threads in frees of the driver's, which wait there; driver_free.c */
     atomic_uint leaving;          /* number of threads in a call that may end the context */
+    atomic_bool waited_for;       /* a thread has waited for these calls in vain; see context_wait_frees */
     atomic_uint captures;         /* capture_total when the last of these calls began */
     atomic_bool undecided;        /* the driver could not say whether the context is gone; it stays marked as leaving */
     atomic_bool ending;           /* the context is gone; set until its pool is destroyed, once no thread is in a call

@@ -95,6 +95,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     }
     atomic_store(&context->stream, NULL);
     atomic_store(&context->defers, as->defers);
+    atomic_store(&context->mixed, false);
     context->maps = as->maps;
     atomic_store(&context->arrived, atomic_load(&context->given));
     atomic_store(&context->gave_up[0], 0);
@@ -284,8 +285,11 @@ void context_back(enum backend backend)
         const bool defers = atomic_load(&context->defers);
         const enum backend its = backend_of(backend, context->maps);
 
-        if (context->pool)
-            pool_kind_set(context->pool, its, idle_bound(EXCESS_MIN, defers, its), idle_bound(BOUND_MIN, defers, its));
+        if (!context->pool)
+            continue;
+        if (pool_kind_get(context->pool) != its)
+            atomic_store(&context->mixed, true);
+        pool_kind_set(context->pool, its, idle_bound(EXCESS_MIN, defers, its), idle_bound(BOUND_MIN, defers, its));
     }
     pthread_mutex_unlock(&contexts.lock);
 }

@@ -189,6 +189,36 @@ enum context_free context_may_free(uint64_t addr, uint64_t limit)
     return context_endings || now_ns() >= limit ? FREE_LATER : FREE_WAIT;
 }
 
+/* Beside a call that may end the context: before that returns, the driver may give the context's addresses to others.
+ * Virtual memory has no context, so where the pool may have some, only memory of another context is somebody else's. */
+static bool is_given_away(const struct pool *pool, const struct context *context, uint64_t addr)
+{
+    const struct real_driver *driver = context->driver;
+    CUcontext owner = NULL;
+    CUresult result;
+
+    if (!driver->cuPointerGetAttribute)
+        return false;
+    result = driver->cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, addr);
+    if (!result && owner)
+        return owner != context_handle(context);
+    return (!result || result == CUDA_ERROR_INVALID_VALUE) && pool_kind_get(pool) == BACKEND_CUDA &&
+           !atomic_load(&context->mixed);
+}
+
+struct pool *context_pool_at(uint64_t addr)
+{
+    struct pool *pool = pool_of(addr);
+    const struct context *context;
+
+    if (!pool || !atomic_load_explicit(&contexts_closing, memory_order_acquire))
+        return pool;
+    context = context_of(pool);
+    if (atomic_load(&context->ending) || (is_decided_on(context) && is_given_away(pool, context, addr)))
+        return NULL;
+    return pool;
+}
+
 CUcontext context_handle(const struct context *context)
 {
     return atomic_load_explicit(&context->handle, memory_order_relaxed);

@@ -3,7 +3,7 @@
  * registry.h - the contexts that are known, found by handle, device or pool, and kept from being destroyed.
  *
  * It neither makes nor ends a context's entry; lifetime.h and context_end.h do. It makes no call of the driver except
- * those of context_of_stream and context_stream.
+ * those of context_pool_at, context_of_stream and context_stream.
  *
  * Ownership: the registry owns all contexts and pools; pointers returned here are never freed by the caller. They stay
  * valid between context_begin and pin_end, or between context_pin and context_unpin.
@@ -41,6 +41,9 @@ extern atomic_uint context_waiters;
  */
 enum context_free { FREE_NOW, FREE_WAIT, FREE_LATER, FREE_NEVER };
 enum context_free context_may_free(uint64_t addr, uint64_t limit);
+/* For a question about an address: as pool_of, but NULL where the pool's context has ended, or another thread's call
+ * ends it and the driver has given the address to somebody else. It does not wait. */
+struct pool *context_pool_at(uint64_t addr);
 
 /* The pool of a context, NULL if it has none, and its handle. */
 struct pool *context_pool(const struct context *context);

@@ -72,7 +72,7 @@ int strict_device_of(const struct real_driver *driver, CUdeviceptr addr)
 void policy_strict_memory(CUdeviceptr addr, const char *why)
 {
     const struct real_driver *driver = policy_auto_driver();
-    struct pool *pool = driver ? pool_of(addr) : NULL;
+    struct pool *pool = driver ? context_pool_at(addr) : NULL;
     int device = pool ? context_device(context_of(pool)) : driver ? strict_device_of(driver, addr) : -1;
 
     if (device >= 0)

@@ -160,18 +160,49 @@ bool order_wait_own(struct context *context)
     return order_is_own(context);
 }
 
+/* True if this thread has ordered a free in the context that it has not waited for. Asked without a pin: entries stay,
+ * and an earlier context's events have gone from the entry. */
+static bool has_own(const struct context *context)
+{
+    const unsigned int thread = order_thread();
+    bool found = order_batch_own(context);
+
+    for (int i = 0; thread && !found && i < SLOTS; i++)
+        found = atomic_load(&context->slots[i].user) == thread && atomic_load(&context->slots[i].event);
+    return found;
+}
+
+/* As context_pin_staying, but once a thread has waited in vain for the calls under way, others do not. */
+static bool pin_waiting_once(struct context *context)
+{
+    if (atomic_load(&context->waited_for))
+        return context_pin(context);
+    if (context_pin_staying(context))
+        return true;
+    if (!context_endings)
+        atomic_store(&context->waited_for, atomic_load(&context->leaving) != 0);
+    return false;
+}
+
 bool context_wait_frees_until(int device, uint64_t others_limit)
 {
-    struct context *context;
     struct visit visit;
     bool any = false;
 
-    for (unsigned int i = 0; (context = context_next_staying(&i, device)); context_unpin(context)) {
+    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
+        struct context *context = atomic_load(&contexts.entries[i]);
+
+        if (!atomic_load(&context->handle) || !atomic_load(&context->pool) ||
+            (device != CONTEXT_ALL && context->device != device))
+            continue;
         any = true;
+        if (!(others_limit || has_own(context)) || !pin_waiting_once(context))
+            continue;
         /* Entered, so that the queries disturb no capture. */
         if (!context_enter(context, &visit))
             slots_wait(context, others_limit);
         context_leave(context, &visit);
+        context_unpin(context);
     }
     return any;
 }

@@ -30,7 +30,9 @@ bool order_wait_own(struct context *context);
  * Wait on the host for the work before those frees in a device's contexts that did not wait themselves. For this
  * thread's own frees without limit, because natively they would have waited; a second at most where another thread
  * ordered them and has ordered more since. For frees of other threads only if `others`, and a second at most: natively
- * such a thread might still be waiting for work that this thread has yet to launch. False: the device has no context.
+ * such a thread might still be waiting for work that this thread has yet to launch. A context that another thread's
+ * call may be about to end is waited for only if there are such frees in it, a second at most, and once for each such
+ * call. False: the device has no context.
  */
 bool context_wait_frees(int device, bool others);
 /* For other threads' frees until this moment, in nanoseconds of the monotonic clock, where several devices have one

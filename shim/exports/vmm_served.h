@@ -12,6 +12,7 @@
 #include "base/process.h"
 #include "context/ipc_import.h"
 #include "context/nccl_memory.h"
+#include "context/registry.h"
 #include "context/vmm_kept.h"
 #include "pool.h"
 
@@ -42,7 +43,7 @@ static inline bool vmm_served_refuses(CUdeviceptr ptr)
     uint64_t base;
     size_t size;
 
-    return !process_is_passive() && ((pool_of(ptr) && nccl_memory_is_shareable(ptr)) ||
+    return !process_is_passive() && ((context_pool_at(ptr) && nccl_memory_is_shareable(ptr)) ||
                                      (ipc_import_any() && ipc_import_range(ptr, &base, &size, &context)));
 }
 

@@ -23,7 +23,7 @@ bool serve_watches(const void *caller)
 
 void serve_context(uint64_t addr, CUcontext *ret_handle)
 {
-    struct pool *pool = process_is_passive() ? NULL : pool_of(addr);
+    struct pool *pool = process_is_passive() ? NULL : context_pool_at(addr);
     CUcontext context;
     uint64_t base;
     size_t size;
@@ -43,7 +43,7 @@ bool serve_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *
         return false;
     if (ipc_import_any() && ipc_import_range(addr, ret_base, ret_size, &context))
         return true;
-    if (!pool_of(addr))
+    if (!context_pool_at(addr))
         return serve_host_range(addr, ret_base, ret_size);
     if (pool_block_find(addr, ret_base, ret_size, &segment) || (ipc_table_any() && ipc_table_parked(*ret_base)))
         *ret_size = 0;

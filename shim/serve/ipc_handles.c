@@ -168,7 +168,7 @@ static bool is_drivers(uint64_t addr)
 
 enum serve_ipc serve_ipc_get(uint64_t addr, const void *caller, void *ret_handle)
 {
-    struct pool *pool = process_is_passive() ? NULL : pool_of(addr);
+    struct pool *pool = process_is_passive() ? NULL : context_pool_at(addr);
     uint64_t imported;
     CUcontext context;
     enum serve_ipc is;
@@ -201,7 +201,7 @@ enum serve_ipc serve_ipc_get(uint64_t addr, const void *caller, void *ret_handle
 
 void serve_ipc_refused(uint64_t addr)
 {
-    struct pool *pool = process_is_passive() ? NULL : pool_of(addr);
+    struct pool *pool = process_is_passive() ? NULL : context_pool_at(addr);
 
     if (pool && pool_kind_get(pool) != BACKEND_CUDA)
         log_once(LOG_WARN, "no IPC handle for %#llx: memory of CUPOOL_BACKEND=%s has none", (ull)addr,
@@ -214,7 +214,7 @@ void serve_ipc_exported(uint64_t addr, const void *caller)
 
     if (process_is_passive())
         return;
-    pool = pool_of(addr);
+    pool = context_pool_at(addr);
     /* UCX and MPI tell the exporter when they have finished with a buffer, so it can be reused after its free; other
      * callers do not. */
     if (caller_of(caller) == CALLER_PROGRAM && pool) {
@@ -266,7 +266,7 @@ static bool has_own_segment(uint64_t block, size_t size)
 
 int serve_ipc_export(uint64_t addr, void *ret_ticket)
 {
-    struct pool *pool = pool_of(addr); /* the caller has looked at process_serves */
+    struct pool *pool = context_pool_at(addr); /* the caller has looked at process_serves */
     uint64_t base, segment;
     size_t size;
     int rc;

@@ -97,7 +97,7 @@ MUTANTS = [
     Mutant("ncclMemFree of a block of the pool deregisters its segment", ["nccl_rows / Rows.test_groups_and_memory"], [
         ("return pool_of((uintptr_t)ptr) ? next(ptr) : nccl_user_memory_free(ptr, next);", "return nccl_user_memory_free(ptr, next);")]),
     Mutant("virtual memory of the pool can be unmapped", ["free_errors static vmm unmapped"], [
-        ("(pool_of(ptr) && nccl_memory_is_shareable(ptr))", "false", "vmm_served_refuses")]),
+        ("(context_pool_at(ptr) && nccl_memory_is_shareable(ptr))", "false", "vmm_served_refuses")]),
     Mutant("memory of another process can be unmapped", ["ipc static vmm"], [
         ("(ipc_import_any() && ipc_import_range(ptr, &base, &size, &context))", "false", "vmm_served_refuses")]),
     Mutant("auto: access is taken back before an earlier free's wait is over", ["driver static preloaded / no_access_after_free"], [

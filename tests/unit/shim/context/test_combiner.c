@@ -175,14 +175,17 @@ struct context *context_find(CUcontext handle)
     return handle ? &context : NULL;
 }
 
-struct context *context_next(unsigned int *i, int device)
+struct contexts contexts;
+__thread unsigned int context_endings;
+
+bool context_pin(struct context *of)
 {
-    return (*i)++ || device > 0 ? NULL : &context;
+    return of == &context;
 }
 
-struct context *context_next_staying(unsigned int *i, int device)
+bool context_pin_staying(struct context *of)
 {
-    return context_next(i, device);
+    return context_pin(of);
 }
 
 CUcontext capture_close(CUstream stream)
@@ -215,6 +218,9 @@ static int setup(void **state)
     sem_init(&fake.blocked, 0, 0);
     sem_init(&fake.go_on, 0, 0);
     atomic_store(&context.handle, (CUcontext)&fake);
+    atomic_store(&context.pool, (struct pool *)&fake);
+    atomic_store(&contexts.entries[0], &context);
+    atomic_store(&contexts.count, 1);
     context.driver = &driver;
     atomic_store(&waits, false);
     atomic_store(&capture_count, 0);

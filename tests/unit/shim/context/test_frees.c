@@ -100,6 +100,53 @@ ALL_CASE(test_context_goes, .environment = ORDERED)
     assert_int_equal(fake.relaxes, 7);
 }
 
+static void *begins_to_end(void *arg)
+{
+    const struct context *context = arg;
+
+    assert_ptr_equal(context_leaving(context->handle), arg);
+    return NULL;
+}
+
+/* Another thread's call that may end a context is waited for only where this thread has freed, and once. */
+ALL_CASE(test_beside_an_end, .environment = ORDERED)
+{
+    struct context *other = context_find(fake_context(1));
+    uint64_t start = now();
+
+    fake.contexts[1].launched = 1;
+    elsewhere(free_one, other);
+    elsewhere(begins_to_end, other);
+    assert_true(context_wait_frees(CONTEXT_ALL, false));
+    assert_int_equal(now(), start);
+    atomic_store(&other->leaving, 0);
+    free_one(other);
+    fake_current(fake_context(0));
+    for (unsigned int call = 0; call < 2; call++) {
+        elsewhere(begins_to_end, other);
+        for (unsigned int i = 0; i < 3; i++)
+            assert_true(context_wait_frees(CONTEXT_ALL, false));
+        assert_int_equal(now() - start, (call + 1) * SECOND_NS);
+        atomic_store(&other->leaving, 0);
+    }
+    works(1, 9);
+    assert_true(context_wait_frees(CONTEXT_ALL, false)); /* it has stayed */
+    assert_int_equal(fake.contexts[1].over, 1);
+}
+
+/* An earlier context's slot says nothing of the entry's new one. */
+ALL_CASE(test_beside_an_end_reused, .environment = ORDERED)
+{
+    const uint64_t start = now();
+
+    free_one(context); /* gives this thread a number */
+    order_batch_own_set(context, 0);
+    atomic_store(&context->slots[5].user, 1);
+    elsewhere(begins_to_end, context);
+    assert_true(context_wait_frees(CONTEXT_ALL, false));
+    assert_int_equal(now(), start);
+}
+
 /* --- frees that found the lead taken, each with a slot and an event of its own --- */
 
 static void lead_take(struct context *context)

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_lookup.c - shim/context/lifetime.c: the context of a request, all of a device's, whose streams' work is foreign
- * to one, and what is found beside calls that may end one. */
+ * to one, and what is found beside calls that may end one, at an address as well. */
 
+#include <errno.h>
+
+#include "exports/vmm_served.h"
 #include "ready.h"
+#include "serve/ipc_handles.h"
 #include "serve/serve.h"
 
 /* --- a request's context --- */
@@ -315,4 +319,87 @@ ISOLATED_CASE(test_seen_meanwhile)
     assert_int_equal(atomic_load(&contexts.count), 1);
     assert_ptr_equal(strstr(fake.traced, "device:"), fake.traced);
     assert_null(strstr(fake.traced + 1, "device:"));
+}
+
+/* --- an address --- */
+
+static CUcontext owner;      /* of the memory at an address */
+static CUresult owner_asked; /* and what the question returns */
+
+static CUresult owner_find(void *data, CUpointer_attribute attribute, CUdeviceptr addr)
+{
+    assert_true(attribute == CU_POINTER_ATTRIBUTE_CONTEXT && addr);
+    *(CUcontext *)data = owner;
+    return owner_asked;
+}
+
+static const struct given_away {
+    CUresult asked;
+    unsigned int owner; /* a context, counted from 1; 0: none */
+    enum backend kind;
+    bool is_ours;
+} given_aways[] = {
+    {CUDA_SUCCESS, 1, BACKEND_CUDA, true},       {CUDA_SUCCESS, 2, BACKEND_CUDA, false},
+    {CUDA_SUCCESS, 2, BACKEND_VMM, false},       {CUDA_SUCCESS, 0, BACKEND_CUDA, false},
+    {CUDA_SUCCESS, 0, BACKEND_VMM, true},        {CUDA_ERROR_INVALID_VALUE, 0, BACKEND_CUDA, false},
+    {CUDA_ERROR_UNKNOWN, 2, BACKEND_CUDA, true}, {CUDA_ERROR_INVALID_VALUE, 0, BACKEND_NCCL, true},
+};
+
+/* Beside another thread's call that may end the context the driver says whose memory is there; nobody waits. */
+ISOLATED_ROWS(test_pool_at_beside_leaving, given_aways)
+{
+    const struct given_away *row = *state;
+    struct context *context = ready();
+    const uint64_t addr = block(context, 1000), start = now();
+
+    fake.driver.cuPointerGetAttribute = owner_find;
+    owner = row->owner ? fake_context(row->owner - 1) : NULL;
+    owner_asked = row->asked;
+    pool_kind_set(context->pool, row->kind, SIZE_MAX / 2, SIZE_MAX / 2);
+    assert_null(context_pool_at(0x1000));
+    assert_ptr_equal(context_pool_at(addr), context->pool);
+    atomic_store(&contexts_closing, 1); /* another one's */
+    assert_ptr_equal(context_pool_at(addr), context->pool);
+    atomic_store(&context->leaving, 1);
+    assert_int_equal(context_pool_at(addr) != NULL, row->is_ours);
+    atomic_store(&context->undecided, true);
+    assert_ptr_equal(context_pool_at(addr), context->pool);
+    atomic_store(&context->undecided, false);
+    context_back(row->kind == BACKEND_CUDA ? BACKEND_NCCL : BACKEND_CUDA); /* it has segments of both */
+    context_back(row->kind);
+    assert_int_equal(context_pool_at(addr) != NULL, row->is_ours || !row->owner);
+    fake_lack(FN(cuPointerGetAttribute));
+    assert_ptr_equal(context_pool_at(addr), context->pool);
+    assert_int_equal(now(), start);
+}
+
+/* The pool of a context that has ended lingers: the driver's answers are the program's. */
+READY_CASE(test_addresses_of_ended)
+{
+    const uint64_t addr = block(context, 3 * MIB), freed = block(context, 3 * MIB);
+    const uint64_t first = block(context, 1000), second = block(context, 1000); /* of a segment */
+    const void *const caller = (const void *)(uintptr_t)block;
+    CUcontext handle = NULL;
+    char ticket[64];
+    uint64_t base;
+    size_t size;
+
+    assert_int_equal(serve_free(freed), SERVE_DONE);
+    assert_true(serve_range(addr, caller, &base, &size) && size == 3 * MIB);
+    assert_true(serve_is_freed(freed, caller));
+    assert_true(vmm_served_refuses(addr));
+    atomic_store(&contexts_closing, 1);
+    atomic_store(&context->ending, true);
+    assert_false(serve_range(addr, caller, &base, &size));
+    assert_false(serve_is_freed(freed, caller));
+    assert_false(vmm_served_refuses(addr));
+    serve_context(addr, &handle);
+    assert_null(handle);
+    assert_int_equal(serve_ipc_get(first < second ? second : first, caller, ticket), SERVE_IPC_DRIVER);
+    serve_ipc_refused(addr);
+    serve_ipc_exported(addr, caller);
+    assert_int_equal(serve_ipc_export(addr, ticket), -EINVAL);
+    fake.traced[0] = '\0';
+    policy_strict_memory(addr, "test"); /* the driver is asked for the device */
+    assert_int_equal(fake_calls(FN(cuPointerGetAttribute)) > 0, true);
 }

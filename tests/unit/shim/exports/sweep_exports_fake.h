@@ -308,7 +308,7 @@ TOLD(nccl_works, (void))
 
 #define SEGMENT UINT64_C(0x7f0000000000)
 
-struct pool *pool_of(uint64_t addr)
+struct pool *context_pool_at(uint64_t addr)
 {
     sweep_note("pool of %llx", (ull)addr);
     return memory_is_pooled ? (struct pool *)answer("pool_of", (long)&conf, (const int[])OR(ZERO)) : NULL;
