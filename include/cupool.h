@@ -206,10 +206,10 @@ static inline int cupool_mark(const char *text)
  * Set the source of new memory, an enum cupool_backend, as CUPOOL_BACKEND does at the start. Requests that begin after
  * this are served from such memory alone. Blocks handed out stay as they are; a segment without blocks handed out goes
  * back to its source. Idle segments go back at once, as by cupool_trim(), but not during a capture or in a group. 0;
- * -EAGAIN: nothing has been pooled yet (use CUPOOL_BACKEND), no context is current on this thread, or a stream
- * captures; -ENOTSUP: no NCCL is loaded whose ncclMemAlloc gives memory that processes can share, or the device
- * has no virtual memory calls; -EINVAL: no such
- * backend.
+ * -EAGAIN: nothing has been pooled yet (use CUPOOL_BACKEND); or no context is current on this thread, or a stream
+ * captures, which is no error of CUPOOL_BACKEND_CUDA, nor of CUPOOL_BACKEND_NCCL after the first time; -ENOTSUP: no
+ * NCCL is loaded whose ncclMemAlloc gives memory that processes can share, or the device has no virtual memory calls;
+ * -EINVAL: no such backend.
  *
  * If one rank has memory of one kind and another rank of the other kind, and the memory is registered, communication
  * between them can hang: call this on all ranks at the same point of the program, and check the result on all. As with

@@ -17,6 +17,7 @@
 #include "base/process.h"
 #include "context/backend.h"
 #include "context/counters.h"
+#include "context/device.h"
 #include "context/host_memory.h"
 #include "context/ipc_insert.h"
 #include "context/lifetime.h"
@@ -51,7 +52,7 @@ EXPORT int64_t cupool_lib_trim(int device)
 
     if (!process_serves())
         return -ENOSYS;
-    if (device < CUPOOL_ALL_DEVICES)
+    if (device < CUPOOL_ALL_DEVICES || !device_exists(device))
         return -EINVAL;
     if (nccl_reg_group_depth())
         return 0;
@@ -113,7 +114,7 @@ EXPORT int cupool_lib_stats_get(int device, struct cupool_stats *stats)
 
     if (!process_serves())
         return -ENOSYS;
-    if (!stats || device < CUPOOL_ALL_DEVICES || stats->size < STATS_SIZE_MIN)
+    if (!stats || device < CUPOOL_ALL_DEVICES || !device_exists(device) || stats->size < STATS_SIZE_MIN)
         return -EINVAL;
     size = stats->size;
     context_stats_each(/* ending: */ false, add, &sum);
@@ -184,6 +185,8 @@ EXPORT int cupool_lib_pause(int device, unsigned int flags)
         return -EINVAL;
     if (!process_has_begun())
         return -EAGAIN;
+    if (!device_exists(device))
+        return -EINVAL;
     rc = driver_answers() ? pause_device(device, flags == CUPOOL_KEEP, PAUSE_NO_LIMIT, &bytes) : -EIO;
     if (rc)
         log_write(LOG_WARN, "device %d is not paused: %s", device, pause_reason());
@@ -201,6 +204,8 @@ EXPORT int cupool_lib_resume(int device)
         return -EINVAL;
     if (!process_has_begun())
         return -EAGAIN;
+    if (!device_exists(device))
+        return -EINVAL;
     rc = driver_answers() ? resume_device(device, &bytes) : -EIO;
     if (rc)
         log_write(LOG_WARN, "device %d is not resumed: %s", device, pause_reason());

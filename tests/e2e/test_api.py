@@ -141,9 +141,10 @@ class Stats(Base):
         self.assertEqual((done.err, done.files, done.counts), ("", [], {}))
 
     def test_a_device_without_a_pool(self) -> None:
-        done = self.api("alloc:4096", "stats:1", "stats:77", "trim:77", "free")
-        self.assertEqual([(s["rc"], s["allocs"]) for s in stats_of(done.out)], [(0, 0), (0, 0)])
-        self.assertEqual(done.out.splitlines()[-1], "trim 0")
+        """Device 1 has none; there is no device 77."""
+        done = self.api("alloc:4096", "stats:1", "stats:77", "trim:1", "trim:77", "free")
+        self.assertEqual([(s["rc"], s["allocs"]) for s in stats_of(done.out)], [(0, 0), (EINVAL, 0)])
+        self.assertEqual(done.out.splitlines()[-2:], ["trim 0", f"trim {EINVAL}"])
 
     def test_other_versions_of_the_struct(self) -> None:
         out = self.lines("alloc:4096", "short:0", "short:8", "short:40", "long:8", "long:256", "short:224", "short:328", "free")

@@ -320,6 +320,14 @@ MUTANTS = [
          "hazard_foreign_access(parameters->memset.dst, w->stream); __attribute__((fallthrough));")]),
     Mutant("vmm: memory that the program retains is not kept", ["vmm_kept / Kept.test_memory_that_the_program_retains_is_kept"], [
         ("if (!result && cache && caller_is_outside(caller_of(CALLER)))", "if (!result && cache)", "cuMemRetainAllocationHandle")]),
+    Mutant("api: a device that is not there is trimmed", ["shim_api"], [
+        ("if (device < CUPOOL_ALL_DEVICES || !device_exists(device)) return -EINVAL;", "if (device < CUPOOL_ALL_DEVICES) return -EINVAL;")]),
+    Mutant("api: a device that is not there has counters", ["shim_api"], [
+        ("|| !device_exists(device) || stats->size < STATS_SIZE_MIN", "|| stats->size < STATS_SIZE_MIN")]),
+    Mutant("api: a device that is not there is paused", ["shim_api"], [
+        ("if (!device_exists(device)) return -EINVAL;", "", "cupool_lib_pause")]),
+    Mutant("api: no device is there where the driver does not say", ["shim_api"], [
+        ("driver->cuDeviceGetCount(&count) != CUDA_SUCCESS || device < count;", "(driver->cuDeviceGetCount(&count) == CUDA_SUCCESS && device < count);")]),
     Mutant("api: a call for tickets loses errno", ["shim_api"], [
         ("errno = call->error;", "")]),
     Mutant("a call that a device refuses is made again after another device's idle memory has gone", ["shim_retry"], [

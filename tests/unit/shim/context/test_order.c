@@ -242,12 +242,21 @@ READY_CASE(test_debt_on_device)
 
 ISOLATED_CASE(test_sticky)
 {
-    static const CUresult sticky[] = {
-        CUDA_ERROR_ECC_UNCORRECTABLE,     CUDA_ERROR_NVLINK_UNCORRECTABLE, CUDA_ERROR_CONTAINED,
-        CUDA_ERROR_ILLEGAL_ADDRESS,       CUDA_ERROR_LAUNCH_TIMEOUT,       CUDA_ERROR_ASSERT,
-        CUDA_ERROR_HARDWARE_STACK_ERROR,  CUDA_ERROR_ILLEGAL_INSTRUCTION,  CUDA_ERROR_MISALIGNED_ADDRESS,
-        CUDA_ERROR_INVALID_ADDRESS_SPACE, CUDA_ERROR_INVALID_PC,           CUDA_ERROR_LAUNCH_FAILED,
-        CUDA_ERROR_TENSOR_MEMORY_LEAK};
+    static const CUresult sticky[] = {CUDA_ERROR_ECC_UNCORRECTABLE,
+                                      CUDA_ERROR_NVLINK_UNCORRECTABLE,
+                                      CUDA_ERROR_CONTAINED,
+                                      CUDA_ERROR_ILLEGAL_ADDRESS,
+                                      CUDA_ERROR_LAUNCH_TIMEOUT,
+                                      CUDA_ERROR_ASSERT,
+                                      CUDA_ERROR_HARDWARE_STACK_ERROR,
+                                      CUDA_ERROR_ILLEGAL_INSTRUCTION,
+                                      CUDA_ERROR_MISALIGNED_ADDRESS,
+                                      CUDA_ERROR_INVALID_ADDRESS_SPACE,
+                                      CUDA_ERROR_INVALID_PC,
+                                      CUDA_ERROR_LAUNCH_FAILED,
+                                      CUDA_ERROR_TENSOR_MEMORY_LEAK,
+                                      CUDA_ERROR_MPS_CLIENT_TERMINATED,
+                                      CUDA_ERROR_EXTERNAL_DEVICE};
     unsigned int found = 0;
 
     for (int error = 0; error < 1000; error++) {

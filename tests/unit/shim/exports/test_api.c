@@ -78,12 +78,12 @@ static const struct refusal {
     ROW(backend_last, -EAGAIN, -ENOTSUP),
     ROW(backend_above, -EINVAL, -EINVAL),
     ROW(pause_keep, -EAGAIN, -ENOTSUP),
-    ROW(pause_discard, -EAGAIN, 0),
+    ROW(pause_discard, -EAGAIN, -EINVAL),
     ROW(pause_below, -EINVAL, -EINVAL),
     ROW(pause_above, -EINVAL, -EINVAL),
     ROW(pause_neither, -EINVAL, -EINVAL),
     ROW(pause_both, -EINVAL, -EINVAL),
-    ROW(resume, -EAGAIN, -EALREADY),
+    ROW(resume, -EAGAIN, -EINVAL),
     ROW(resume_below, -EINVAL, -EINVAL),
     ROW(resume_above, -EINVAL, -EINVAL),
     ROW(export_null, -EINVAL, -EINVAL),
@@ -184,8 +184,10 @@ READY_CASE(test_stats, .environment = ORDERED)
     assert_int_equal(cupool_lib_stats_get(CUPOOL_ALL_DEVICES, &stats), 0);
     assert_int_equal(stats.held, one.held + other.held);
     assert_int_equal(stats.allocs, one.allocs + other.allocs);
+    fake.devices = 3;
     assert_int_equal(cupool_lib_stats_get(2, &stats), 0);
     assert_int_equal(stats.held, 0);
+    assert_int_equal(cupool_lib_stats_get(3, &stats), -EINVAL);
 }
 
 /* Of one device, or of all; not in a group, whose calls may use the memory yet. */
@@ -200,7 +202,11 @@ READY_CASE(test_trim, .environment = ORDERED)
     assert_int_equal(cupool_lib_trim(CUPOOL_ALL_DEVICES), 0);
     assert_int_equal(cupool_lib_backend_set(CUPOOL_BACKEND_CUDA), 0);
     nccl_reg_group_end(false);
+    fake.devices = 3;
     assert_int_equal(cupool_lib_trim(2), 0);
+    assert_int_equal(cupool_lib_trim(3), -EINVAL);
+    fake_fail(FN(cuDeviceGetCount), CUDA_ERROR_NOT_PERMITTED, 1); /* in a host function, which devices there are */
+    assert_int_equal(cupool_lib_trim(3), 0);
     assert_int_equal(cupool_lib_trim(0), 4 * MIB);
     assert_int_equal(cupool_lib_trim(0), 0);
     assert_int_equal(cupool_lib_trim(CUPOOL_ALL_DEVICES), 6 * MIB);
