@@ -150,6 +150,16 @@ void pins_remove(const struct context *context)
     }
 }
 
+bool pins_has(const struct context *context)
+{
+    const struct pins *own = own_record();
+    bool found = false;
+
+    for (unsigned int i = 0; own && i < PINS_MAX; i++)
+        found |= atomic_load_explicit(&own->on[i], memory_order_relaxed) == (uintptr_t)context;
+    return found;
+}
+
 void pin_sleep(const struct context *context)
 {
     struct pins *own = own_record();

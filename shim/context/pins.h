@@ -72,6 +72,8 @@ bool pins_add(const struct context *context);
 /* True if this thread could pin one more. False: there is no host memory for its record, or it has PINS_MAX of them. */
 bool pins_possible(void);
 void pins_remove(const struct context *context);
+/* True if this thread has the context pinned, in a call on it or by pins_add. */
+bool pins_has(const struct context *context);
 
 /* Around a call of the driver that waits for the device, as the driver's own free does: the context may end beside it,
  * but its pool stays. */

@@ -132,13 +132,14 @@ bool context_stays(const struct context *context)
 }
 
 /* Pin a context of the device. One that cannot be pinned is tried again until is_left_out, which waits, returns true.
- * False: left out, or gone. A thread without a record leaves all out: it would try for ever. */
+ * False: left out, or gone. A thread without a record leaves all out: it would try for ever. A context that this thread
+ * has pinned already is left out, too: the call that may end it waits for that pin. */
 static bool pin_after_wait(struct context *context, int device, bool (*is_left_out)(const struct context *context))
 {
     while (atomic_load(&context->handle) && (device == CONTEXT_ALL || context->device == device) && context->pool) {
         if (context_pin(context))
             return true;
-        if (!pins_possible() || is_left_out(context))
+        if (!pins_possible() || pins_has(context) || is_left_out(context))
             break;
     }
     return false;

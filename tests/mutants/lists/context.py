@@ -36,7 +36,7 @@ MUTANTS = [
     Mutant("ipc: a close whose wait fails is not the library's", ["import"], [
         ("*ret_ours = context != NULL;", "*ret_ours = false;")]),
     Mutant("a thread without host memory looks for contexts for ever", ["shim_pins"], [
-        ("if (!pins_possible() || is_left_out(context))", "if (is_left_out(context))")]),
+        ("if (!pins_possible() || pins_has(context) || is_left_out(context))", "if (pins_has(context) || is_left_out(context))")]),
     Mutant("a device is paused although NCCL may have registered memory for a graph", ["shim_pause"], [
         ('return keeps ? refuse(-EBUSY, "NCCL may have registered memory for a graph") : 0;', "return keeps ? 0 : 0;")]),
     Mutant("a resume that the driver refuses leaves idle memory where it is", ["shim_vmm_memory"], [

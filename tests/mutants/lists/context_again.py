@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("a thread waits for the end of a context that waits for the thread", ["shim_lookup"], [
+        ("if (!pins_possible() || pins_has(context) || is_left_out(context))", "if (!pins_possible() || is_left_out(context))")]),
     Mutant("entering a context: the driver is not asked again which one is current", ["shim_enter"], [
         ("if (result) result = driver->cuCtxGetCurrent(&current);", "")]),
     Mutant("entering a context: no second try", ["shim_enter"], [

@@ -232,6 +232,11 @@ READY_CASE(test_beside_leaving)
     i = 0;
     assert_null(context_next(&i, 0));
     assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
+    assert_non_null(pin_begin((uintptr_t)context)); /* that call waits for this thread */
+    i = 0;
+    assert_null(context_next_staying(&i, 0));
+    pin_end(pins_own);
+    assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
     context_endings = 1; /* this thread makes such a call itself */
     context_changed();
     assert_null(context_current(&fake.driver));
