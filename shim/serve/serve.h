@@ -30,8 +30,8 @@ enum serve_verdict {
     SERVE_REFUSED, /* there is no memory, and the driver's may not take its place (NCCL backs the pool) */
     SERVE_INVALID, /* free: the address is in a pool, but no live block starts there */
     SERVE_NOWHERE, /* free: the address is in a pool, but the stream is invalid */
-    SERVE_FAILED,  /* free: it could not be ordered, most likely because of an earlier error of the context. The memory is
-                    * freed all the same, so nobody may free it again: it may be another thread's already */
+    SERVE_FAILED,  /* free: it could not be ordered, most likely because of an earlier error of the context. The memory
+                    * is freed all the same, so nobody may free it again: it may be another thread's already */
     SERVE_OVER,    /* free: the thread's current context has ended */
     SERVE_UNFREED, /* free: as FAILED, but nothing has been freed */
 };
@@ -58,8 +58,8 @@ void serve_bypassed(uint64_t addr, size_t size, const void *caller);
 enum serve_verdict serve_free(uint64_t addr);
 /* For cudaFreeAsync, which natively does not wait: the memory becomes free when stream gets there. */
 enum serve_verdict serve_free_later(uint64_t addr, CUstream stream);
-/* After SERVE_FAILED and SERVE_UNFREED: make the context of the block at addr current for a call that returns this context's error.
- * serve_failed_end must follow, with the same record. */
+/* After SERVE_FAILED and SERVE_UNFREED: make the context of the block at addr current for a call that returns this
+ * context's error. serve_failed_end must follow, with the same record. */
 struct serve_failed {
     struct context *context; /* NULL: none was made current */
     struct pins *own;

@@ -483,29 +483,4 @@ MUTANTS = [
         ("table.count--; kept = kept_take(mapping);", "table.count--; kept.fd = -1;")]),
     Mutant("ipc: a child of fork keeps the descriptors of the parent's memory", ["shim_vmm_memory"], [
         ("kept = kept_take(mapping); ipc_leave(&kept); }", "kept = kept_take(mapping); (void)kept; }")]),
-    Mutant("ipc: each export makes a descriptor", ["ipc_beside / Exporter.test_a_descriptor_stays_with_its_memory"], [
-        ("if (fd >= 0) { *ret_fd = fd; return CUDA_SUCCESS; }", "if (fd >= 0) close(fd);")]),
-    Mutant("ipc: as many descriptors are kept as there are segments", ["shim_vmm_memory"], [
-        ("&& table.kept < KEPT_MAX", "")]),
-    Mutant("ipc: a descriptor that comes with an empty message stays open", ["ipc / Messages.test_a_wrong_exporter"], [
-        ("if (rc && *ret_fd >= 0)", "if (0)")]),
-
-    Mutant("a wait where nothing was pooled fails if a device is reset meanwhile", ["shim_waits"], [
-        ("return result && primary_is_active(driver, device) ? result : CUDA_SUCCESS;", "return result;")]),
-    Mutant("a context that has taken the handle of an ended one is taken for it", ["shim_ending"], [
-        ("return context && context != &unknown && context->id && context_id(driver, handle) != context->id;", "return false;")]),
-    Mutant("registered memory goes while peers write into it", ["shim_segments"], [
-        ("(backend_source(kind)->put_needs_wait || context_events.registers())", "(backend_source(kind)->put_needs_wait)")]),
-    Mutant("registered memory goes during a capture", ["shim_memory"], [
-        ("context_defers(context) && !context_events.registers()", "context_defers(context)")]),
-    Mutant("the limit of one device is set for all", ["shim_context"], [
-        ("if (context->pool && (device == CONTEXT_ALL || device == context->device))", "if (context->pool)")]),
-    Mutant("an entry is used again while a thread's call ends its context", ["shim_ending"], [
-        ("!atomic_load(&context->handle) && !atomic_load(&context->ending) && !atomic_load(&context->leaving)", "!atomic_load(&context->handle) && !atomic_load(&context->ending)")]),
-    Mutant("a neighbour gets what only cuMemFree gives back", ["shim_memory"], [
-        ("if (context_defers(context)) pool_yield(context->pool, \"neighbour\");", "pool_yield(context->pool, \"neighbour\");")]),
-    Mutant("what is used is what the program has, without the rest of its segments", ["shim_memory"], [
-        ("used += stats.held - stats.idle;", "used += stats.live;")]),
-    Mutant("no bytes in front of memory where NCCL is loaded later", ["shim_nccl_memory"], [
-        ("(!nccl || nccl_kinds_matter(nccl)) ? FRONT_BYTES : 0;", "nccl && nccl_kinds_matter(nccl) ? FRONT_BYTES : 0;")]),
 ]

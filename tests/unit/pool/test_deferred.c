@@ -203,7 +203,7 @@ KEPT_CASE(test_128_wait_at_the_most)
     }
 }
 
-/* What streams have freed is ordered when the program has waited, once all work has ended; else it stays as it was. */
+/* Memory that streams have freed is ordered when the program has waited, once all work has ended; else it stays. */
 KEPT_CASE(test_flush_later)
 {
     const struct magazine *own = &env->pool->magazines[0];
