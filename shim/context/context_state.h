@@ -99,16 +99,17 @@ struct context {
     atomic_bool runtime_came; /* the runtime has had a request in it: natively it then has a reference of its own to a
                                  primary context */
     struct policy policy;
-    size_t capacity;             /* of the device, in bytes */
-    _Atomic(size_t) device_free; /* free bytes as the driver last said, adjusted for what is known since then;
-                                    device_free.c */
-    atomic_bool free_unsure;     /* there may be more */
-    _Atomic(CUstream) stream;    /* our own stream, for fills and for freeing segments; NULL: not created yet */
-    atomic_uint streaming;       /* threads that are putting work on stream */
-    atomic_uint syncing;         /* threads that are synchronising it, because it is idle */
-    atomic_bool defers;          /* segments go back with cuMemFreeAsync on stream */
-    atomic_bool mixed;           /* the pool's segments may come from several backends */
-    bool maps;                   /* the driver and the device have virtual memory calls */
+    size_t capacity;                /* of the device, in bytes */
+    _Atomic(size_t) device_free;    /* free bytes as the driver last said, adjusted for what is known since then;
+                                       device_free.c */
+    atomic_bool free_unsure;        /* there may be more */
+    _Atomic(CUstream) stream;       /* our own stream, for fills and for freeing segments; NULL: not created yet */
+    _Atomic(CUdeviceptr) kept_byte; /* memory of the driver's; 0: none yet; capture_wait.c */
+    atomic_uint streaming;          /* threads that are putting work on stream */
+    atomic_uint syncing;            /* threads that are synchronising it, because it is idle */
+    atomic_bool defers;             /* segments go back with cuMemFreeAsync on stream */
+    atomic_bool mixed;              /* the pool's segments may come from several backends */
+    bool maps;                      /* the driver and the device have virtual memory calls */
     struct departures departures;
     struct paused paused;
     _Atomic(uint64_t) given;      /* bytes given back through stream so far */

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "clock.h"
 #include "context/capture_gate.h"
+#include "context/capture_wait.h"
 #include "context/context_state.h"
 #include "context/enter.h"
 #include "context/pins.h"
@@ -240,45 +241,6 @@ void order_failed(struct context *context, CUresult result)
     }
 }
 
-/* Wait for the device by a free of the driver's; `pinned`: of host memory. A byte whose free fails is freed once more,
- * so that it is not leaked. */
-static CUresult wait_by_free(struct context *context, bool pinned)
-{
-    const struct real_driver *driver = context->driver;
-    void *host = NULL;
-    CUdeviceptr ptr = 0;
-    CUresult result = pinned ? driver->cuMemAllocHost_v2(&host, 1) : driver->cuMemAlloc_v2(&ptr, 1);
-
-    if (result)
-        return result;
-    pin_sleep(context);
-    result = pinned ? driver->cuMemFreeHost(host) : driver->cuMemFree_v2(ptr);
-    pin_wake();
-    if (result)
-        (void)(pinned ? driver->cuMemFreeHost(host) : driver->cuMemFree_v2(ptr));
-    return result;
-}
-
-/*
- * Wait on the host while a stream captures. cuCtxSynchronize would invalidate the capture; a cuMemFree by a thread in
- * relaxed mode does not, and it waits for the device as well. So does cuMemFreeHost, which takes longer, but needs
- * nothing of a device that is full.
- */
-static CUresult order_beside_capture(struct context *context)
-{
-    struct visit visit;
-    CUresult result = context_enter(context, &visit);
-
-    if (!result)
-        result = wait_by_free(context, /* pinned: */ false);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && context->driver->cuMemAllocHost_v2 && context->driver->cuMemFreeHost)
-        result = wait_by_free(context, /* pinned: */ true);
-    if (!visit.relaxed) /* in another mode the call may have invalidated the capture */
-        result = result ? result : CUDA_ERROR_NOT_SUPPORTED;
-    context_leave(context, &visit);
-    return result;
-}
-
 /* As order_on_host, with slot->waits set, so that capture_begin does not wait for this slot without limit. */
 static CUresult order_on_host_in(struct slot *slot, struct context *context)
 {
@@ -299,7 +261,7 @@ CUresult order_wait(struct context *context)
 
     order_slot_give(slot, result);
     if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode)
-        result = order_beside_capture(context);
+        result = capture_wait(context);
     order_failed(context, result);
     return result;
 }
@@ -389,7 +351,7 @@ static CUresult order_free(struct context *context, uint64_t *ret_seq)
     order_slot_give(slot, result);
     /* This disturbs no capture, so it runs without the slot, and no capture has to wait for it. */
     if (beside_capture && wait && context->driver->cuThreadExchangeStreamCaptureMode)
-        result = order_beside_capture(context);
+        result = capture_wait(context);
     if (wait && !result)
         policy_waited_add(&context->policy);
     return result;

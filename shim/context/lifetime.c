@@ -85,7 +85,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
         config.deferred_percent = conf_get()->slack.number < 1000 ? (unsigned int)conf_get()->slack.number : 1000;
     }
 
-    /* The earlier context's events and stream were destroyed with it. */
+    /* The earlier context's events, stream and memory were destroyed with it. */
     for (int i = 0; i < SLOTS_ALL; i++)
         atomic_store(&context->slots[i].event, NULL);
     for (int i = 0; i < SLOTS; i++) {
@@ -94,6 +94,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
         atomic_store(&context->batches[i].own_seq, 0);
     }
     atomic_store(&context->stream, NULL);
+    atomic_store(&context->kept_byte, 0);
     atomic_store(&context->defers, as->defers);
     atomic_store(&context->mixed, false);
     context->maps = as->maps;

@@ -195,6 +195,13 @@ MUTANTS = [
         ("const unsigned int mark = slot == combiner ? 0 : user_begin(context);", "const unsigned int mark = 0;")]),
     Mutant("beside a capture on a full device a free does not wait", ["shim_order"], [
         ("result = wait_by_free(context, /* pinned: */ true);", ";")]),
+    Mutant("beside a capture each wait makes a piece of the driver's memory anew", ["shim_order"], [
+        ("result || atomic_load(&context->kept_byte) ||", "1 || result ||")]),
+    Mutant("each wait beside a capture keeps a byte", ["shim_order"], [
+        ("result || atomic_load(&context->kept_byte) ||", "result ||"),
+        ("!atomic_compare_exchange_strong(&context->kept_byte, &none, *ret_byte)", "(atomic_store(&context->kept_byte, *ret_byte + none), 0)")]),
+    Mutant("a new context has the byte of the one before it", ["shim_context"], [
+        ("atomic_store(&context->kept_byte, 0);", ";")]),
     Mutant("a stream that is destroyed keeps the gate closed", ["faults / Faults.test_without_faults"], [
         ("(destroyed || !capture_active_on(stream))", "(!destroyed && !capture_active_on(stream))")]),
     Mutant("a capture that does not begin keeps the gate closed", ["faults / Faults.test_without_faults"], [
@@ -259,7 +266,7 @@ MUTANTS = [
     Mutant("NCCL: the end of a communicator does not wait for another thread's capture", ["nccl / Registered.test_an_end_beside_another_threads_capture"], [
         ("if (!capturing || now_ns() >= captured || !context_stays(context)) break;", "break;")]),
     Mutant("NCCL: beside a capture nobody waits for work before registered memory goes", ["nccl_used / Used.test_freed_beside_a_capture"], [
-        ("if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context);", "", "order_wait")]),
+        ("if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = capture_wait(context);", "", "order_wait")]),
     Mutant("a context that may be about to end is not waited for", ["api / Beside.test_releases_of_the_context"], [
         ("return true; limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;", "return true; limit = 0;")]),
     Mutant("cupool_trim leaves what could not go before", ["shim_memory", "window"], [

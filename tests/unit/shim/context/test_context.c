@@ -196,6 +196,7 @@ READY_CASE(test_entry_again)
         atomic_store(&context->batches[i].own_seq, 5);
     }
     atomic_store(&context->stream, fake_stream(0, 0));
+    atomic_store(&context->kept_byte, 1);
     atomic_store(&context->given, 100);
     atomic_store(&context->gave_up[0], 100);
     atomic_store(&context->gave_up[1], 100);
@@ -217,6 +218,7 @@ READY_CASE(test_entry_again)
         assert_int_equal(context->batches[i].seq + context->batches[i].own_seq, 0);
     }
     assert_null(atomic_load(&context->stream));
+    assert_false(atomic_load(&context->kept_byte));
     assert_int_equal(context->arrived, 100);
     assert_int_equal(context->gave_up[0] + context->gave_up[1] + context->bypassed, 0);
     assert_false(context->failed || context->undecided || context->primary || context->defers || context->free_unsure);

@@ -53,7 +53,7 @@ static void capture_starts(void *arg)
 #define LACK(function)         .fails = FN(function), .lacks = true
 #define FAIL(function, result) .fails = FN(function), .error = result
 #define FIRST                  "event:c0,2 record:c0,e0"
-#define MEMORY                 "alloc:c0,1 free:0x7f0000000000"
+#define MEMORY                 "alloc:c0,1 alloc:c0,1 free:0x7f0000200000"
 #define PINNED                 "alloc:c0,1 alloc_host:1 free_host:0x5555"
 
 static const struct order {
@@ -122,9 +122,9 @@ static const struct order {
     {STRICT, POOL_ORDER_FREE, .captures = true, .full = true, LACK(cuMemAllocHost_v2), .rc = -EIO, .log = "alloc:c0,1"},
     {STRICT, POOL_ORDER_FREE, .captures = true, .full = true, LACK(cuMemFreeHost), .rc = -EIO, .log = "alloc:c0,1"},
     {STRICT, POOL_ORDER_FREE, .captures = true, FAIL(cuMemFree_v2, CUDA_ERROR_UNKNOWN), .rc = -EIO,
-     .log = MEMORY " free:0x7f0000000000"}, /* not to be lost */
+     .log = MEMORY " free:0x7f0000200000"}, /* not to be lost */
     {STRICT, POOL_ORDER_FREE, .captures = true, FAIL(cuMemFree_v2, CUDA_ERROR_LAUNCH_FAILED), .rc = -ENOTRECOVERABLE,
-     .log = MEMORY " free:0x7f0000000000"},
+     .log = MEMORY " free:0x7f0000200000"},
     {ORDERED, POOL_ORDER_ASK, .log = FIRST},
     {ORDERED, POOL_ORDER_ASK, .works = true, .rc = -EBUSY, .log = FIRST},
     {STRICT, POOL_ORDER_ASK, .log = FIRST},
@@ -295,6 +295,18 @@ READY_CASE(test_capture_meanwhile, .environment = ORDERED)
     assert_true(order_ops.frozen(context));
     atomic_store(&capture_count, 0);
     assert_false(order_ops.frozen(context));
+}
+
+/* The first wait keeps a byte, so that later ones are short. It is the earlier context's, and goes with it. */
+READY_CASE(test_byte_stays, .environment = STRICT)
+{
+    atomic_store(&capture_count, 1);
+    assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
+    assert_string_equal(fake_log(), MEMORY);
+    assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
+    assert_string_equal(fake_log(), "alloc:c0,1 free:0x7f0000400000");
+    assert_int_equal(atomic_load(&context->kept_byte), 0x7f0000000000);
+    atomic_store(&capture_count, 0);
 }
 
 /* A thread that begins a capture waits for the slots, but not for threads that wait. */

@@ -4,7 +4,7 @@
 
 #include "ready.h"
 
-#define MEMORY "alloc:c0,1 free:0x7f0000000000"
+#define MEMORY "alloc:c0,1 alloc:c0,1 free:0x7f0000200000"
 #define ASK_NS 100000 /* a device is given so long to say that it is at rest */
 
 /* --- all work of a context --- */
