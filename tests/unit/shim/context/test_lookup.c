@@ -228,6 +228,10 @@ READY_CASE(test_beside_leaving)
     assert_null(context_next_staying(&i, 0));
     assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
     i = 0;
+    assert_null(context_next_staying(&i, 0)); /* nor again */
+    assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
+    atomic_store(&context->waited_for, false);
+    i = 0;
     assert_null(context_next_staying(&i, 1)); /* of another device: not waited for */
     i = 0;
     assert_null(context_next(&i, 0));
@@ -249,6 +253,7 @@ READY_CASE(test_beside_leaving)
     assert_ptr_equal(context_current(&fake.driver), context);
     assert_int_equal(fake.relaxes, 30);
     atomic_store(&context->leaving, 1);
+    atomic_store(&context->waited_for, false);
     fake.relaxes = i = 0;
     assert_ptr_equal(context_next_staying(&i, 0), context);
     assert_int_equal(fake.relaxes, 30);
