@@ -248,7 +248,7 @@ MUTANTS = [
     Mutant("the caller's context is not put back", ["contexts static strict"], [
         ("visit->pushed = result == CUDA_SUCCESS;", "")]),
     Mutant("a released primary context keeps its pool", ["contexts static preloaded / primary_release"], [
-        ("entry_gone(context, !active || (id && id != context->id));", "entry_gone(context, false);")]),
+        ("gone = !active || (id && id != context->id);", "gone = false; (void)id;")]),
 
     # --- NCCL ---
     Mutant("NCCL: force and 1 are the same", ["nccl / Kinds.test_without_care"], [

@@ -57,4 +57,8 @@ MUTANTS = [
         ("gives = natively_free(context, &used) != 0;", "gives = true; (void)natively_free; (void)used;")]),
     Mutant("contexts that may be ending are waited for again and again", ["shim_memory"], [
         ("if (gives && context_pin_staying_once(context))", "if (gives && context_pin_staying(context))")]),
+    Mutant("a thread that has given back a reference which was not the last one asks the driver anew", ["shim_ending"], [
+        ("if (gone) context_events.ending_over();", "(void)gone; context_events.ending_over();")]),
+    Mutant("a thread that may have ended its context does not ask the driver anew", ["shim_ending"], [
+        ("atomic_store(&context->undecided, true); return true;", "atomic_store(&context->undecided, true); return false;")]),
 ]
