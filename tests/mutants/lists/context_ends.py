@@ -61,4 +61,19 @@ MUTANTS = [
         ("if (gone) context_events.ending_over();", "(void)gone; context_events.ending_over();")]),
     Mutant("a thread that may have ended its context does not ask the driver anew", ["shim_ending"], [
         ("atomic_store(&context->undecided, true); return true;", "atomic_store(&context->undecided, true); return false;")]),
+    Mutant("a host address of a context that has ended is the device's", ["shim_reach"], [
+        ("if (!addr || context_pool_at(addr)) return false;", "if (!addr || pool_of(addr)) return false;", "is_host")]),
+    Mutant("a copy at an address of a context that has ended reaches that one's device", ["shim_reach"], [
+        ("pool = context_pool_at(addr); handle = context_stream", "pool = pool_of(addr); handle = context_stream")]),
+    Mutant("a free on a stream at an address of a context that has ended fails in a capture", ["shim_lookup"], [
+        ("const bool ours = context_pool_at(addr) &&", "const bool ours = pool_of(addr) &&")]),
+    Mutant("a free on a stream at an address of a context that has ended waits for the stream", ["shim_lookup"], [
+        ("process_is_passive() ? NULL : context_pool_at(addr); enum serve_verdict verdict;",
+         "process_is_passive() ? NULL : pool_of(addr); enum serve_verdict verdict;", "serve_free_later")]),
+    Mutant("a free at an address that the driver gives away before a context has ended frees the pool's block", ["shim_lookup"], [
+        ("if (!context_endings && !context_pool_at(addr)) {", "if (false) {", "pin_beside_end")]),
+    Mutant("a thread asks the driver inside its own call that ends a context", ["shim_ending"], [
+        ("if (!context_endings && !context_pool_at(addr)) {", "if (!context_pool_at(addr)) {", "pin_beside_end")]),
+    Mutant("NCCL's memory at an address of a context that has ended stays registered", ["shim_nccl_direct"], [
+        ("return context_pool_at((uintptr_t)ptr) ? next(ptr)", "return pool_of((uintptr_t)ptr) ? next(ptr)")]),
 ]

@@ -95,7 +95,7 @@ MUTANTS = [
     Mutant("auto: registered memory of NCCL's goes before an earlier free's wait is over", ["nccl / Registered.test_memory_of_the_programs_own_that_goes_under_work"], [
         ("policy_frees_wait(/* others: */ true); /* NCCL waits for no work */", "")]),
     Mutant("ncclMemFree of a block of the pool deregisters its segment", ["nccl_rows / Rows.test_groups_and_memory"], [
-        ("return pool_of((uintptr_t)ptr) ? next(ptr) : nccl_user_memory_free(ptr, next);", "return nccl_user_memory_free(ptr, next);")]),
+        ("return context_pool_at((uintptr_t)ptr) ? next(ptr) : nccl_user_memory_free(ptr, next);", "return nccl_user_memory_free(ptr, next);")]),
     Mutant("virtual memory of the pool can be unmapped", ["free_errors static vmm unmapped"], [
         ("(context_pool_at(ptr) && nccl_memory_is_shareable(ptr))", "false", "vmm_served_refuses")]),
     Mutant("memory of another process can be unmapped", ["ipc static vmm"], [

@@ -171,6 +171,25 @@ ISOLATED_CASE(test_freed_beside_other_memory, .environment = USED)
     assert_int_equal(fake_calls(FN(cuMemFree_v2)), 0);
 }
 
+/* NCCL's memory at an address of a pool whose context has ended is deregistered before it goes. */
+ISOLATED_CASE(test_of_nccl_and_once_of_the_pool, .environment = USED)
+{
+    const ncclComm_t comm = comm_begin();
+    struct context *context = pooled(0);
+    struct nccl_reg_stats is = {0};
+    uint64_t addr = 0;
+
+    assert_int_equal(pool_alloc(context->pool, 3 * MIB, &addr), 0);
+    atomic_store(&contexts_closing, 1);
+    atomic_store(&context->ending, true);
+    nccl_user_memory(addr, 4 * MIB);
+    assert_int_equal(reduce(comm, addr, MIB), 0);
+    assert_int_equal(ncclMemFree((void *)(uintptr_t)addr), ncclSuccess);
+    nccl_stats_get(&is);
+    assert_int_equal(is.segments, 0);
+    assert_int_equal(is.detached, 1);
+}
+
 /* --- how it is unmapped --- */
 
 /* It is unmapped while a group is open, which would be waited for in vain: nobody waits. */
