@@ -76,4 +76,17 @@ MUTANTS = [
         ("if (!context_endings && !context_pool_at(addr)) {", "if (!context_pool_at(addr)) {", "pin_beside_end")]),
     Mutant("NCCL's memory at an address of a context that has ended stays registered", ["shim_nccl_direct"], [
         ("return context_pool_at((uintptr_t)ptr) ? next(ptr)", "return pool_of((uintptr_t)ptr) ? next(ptr)")]),
+    Mutant("use: memory goes through the stream of a context that may be ending", ["shim_nccl_direct"], [
+        ("if (!context_pin(context)) {", "if (false) {", "release_later")]),
+    Mutant("use: memory that could not go beside a call that may end its context is lost", ["shim_nccl_direct"], [
+        ("{ entry_becomes(addr, STATE_GOING, STATE_DEFERRED); return; }", "return;", "release_later")]),
+    Mutant("use: memory that the driver refused to free is not registered any more", ["shim_nccl_direct"], [
+        ("else if (copy.state == STATE_UNUSED) entry_leaves(entry);", "else if (copy.state == STATE_UNUSED) direct_delete(&direct.memory, entry);")]),
+    Mutant("use: what a stream was refused to free is not registered any more", ["shim_nccl_direct"], [
+        ("result = ((__typeof__(&cuMemFreeAsync))real_find(symbol))(ptr, stream); direct_freed(ptr, result == CUDA_SUCCESS);",
+         "result = ((__typeof__(&cuMemFreeAsync))real_find(symbol))(ptr, stream);")]),
+    Mutant("use: freed memory may be registered", ["shim_nccl_direct"], [
+        ("driver_free_end(context); direct_freed(ptr, result == CUDA_SUCCESS);", "driver_free_end(context); direct_freed(ptr, false);")]),
+    Mutant("use: memory that its context took along comes back", ["shim_nccl_direct"], [
+        ("context_delete(&direct.leaving, context);", "")]),
 ]
