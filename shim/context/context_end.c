@@ -55,13 +55,15 @@ static void ending_begin(void)
     capture_asks_pause();
 }
 
-static void ending_end(void)
+/* gone: a context has ended, or one that has no entry may have. */
+static void ending_end(bool gone)
 {
     capture_asks_resume();
     context_endings--;
     atomic_fetch_add(&contexts.ended, 1);
     atomic_fetch_sub(&contexts.endings, 1);
-    context_events.ending_over();
+    if (gone)
+        context_events.ending_over();
 }
 
 /* Mark the entry as leaving, after ending_begin. NULL: there is no such entry. */
@@ -201,7 +203,7 @@ void context_gone(struct context *context, bool gone)
     if (context && context != &unknown)
         entry_gone(context, gone);
     if (context)
-        ending_end();
+        ending_end(gone);
 }
 
 bool context_is_over(const struct context *context, CUcontext handle)
@@ -221,12 +223,14 @@ static void probing_wait(int device)
         lock_relax(i);
 }
 
-static void entry_primary_gone(struct context *context)
+/* False: it has stayed. */
+static bool entry_primary_gone(struct context *context)
 {
     const struct real_driver *driver = context->driver;
     unsigned long long id;
     unsigned int flags;
     int active = 1;
+    bool gone;
 
     probing_wait(context->device);
     /* Asked twice. If the driver cannot say, the entry stays marked as leaving: no request may be served from a pool
@@ -235,20 +239,20 @@ static void entry_primary_gone(struct context *context)
         driver->cuDevicePrimaryCtxGetState(context->device, &flags, &active) != CUDA_SUCCESS &&
         driver->cuDevicePrimaryCtxGetState(context->device, &flags, &active) != CUDA_SUCCESS) {
         atomic_store(&context->undecided, true);
-        return;
+        return true;
     }
     /* The program may have created another primary context meanwhile, with the same handle. If one of the two numbers
      * is not known, that is the less likely. */
     id = active && context->id ? context_id(driver, atomic_load(&context->handle)) : 0;
-    entry_gone(context, !active || (id && id != context->id));
+    gone = !active || (id && id != context->id);
+    entry_gone(context, gone);
+    return gone;
 }
 
 void context_primary_gone(struct context *context)
 {
-    if (context && context != &unknown)
-        entry_primary_gone(context);
     if (context)
-        ending_end();
+        ending_end(context == &unknown || entry_primary_gone(context));
 }
 
 bool context_primary_is_over(const struct real_driver *driver, CUdevice device)
@@ -278,5 +282,5 @@ void context_sweep_end(const struct context_sweep *sweep)
     for (unsigned int i = 0; i < CONTEXTS_MAX; i++)
         if (sweep->marked[i / 64] >> i % 64 & 1)
             entry_primary_gone(atomic_load(&contexts.entries[i]));
-    ending_end();
+    ending_end(true);
 }

@@ -16,12 +16,42 @@
 #include "pool.h"
 #include "real/real.h"
 
+/* The bytes of a context's pool that natively would be free, and *ret_used: the rest. Without a call of the driver:
+ * deferred blocks count by their size. */
+static uint64_t natively_free(struct context *context, uint64_t *ret_used)
+{
+    struct pool_survey survey;
+
+    pool_survey_get(context->pool, &survey);
+    *ret_used = survey.held - survey.idle - survey.pending;
+    return survey.idle + survey.pending + arrivals_outstanding(context);
+}
+
+/* The next context of a device that may give memory back, pinned. A call of another thread that may end one is waited
+ * for only where that matters. */
+static struct context *next_giving(unsigned int *i, int device)
+{
+    struct context *context;
+    bool leaving, gives;
+    uint64_t used;
+
+    while ((context = context_next_pool(i, device, &leaving))) {
+        if (!leaving)
+            return context;
+        gives = natively_free(context, &used) != 0;
+        context_unpin(context);
+        if (gives && context_pin_staying_once(context))
+            return context;
+    }
+    return NULL;
+}
+
 bool device_trim(int device, const struct context *except)
 {
     struct context *other;
     bool any = vmm_kept_trim(device) != 0;
 
-    for (unsigned int i = 0; (other = context_next_staying(&i, device)); context_unpin(other)) {
+    for (unsigned int i = 0; (other = next_giving(&i, device)); context_unpin(other)) {
         if (other == except)
             continue;
         /* A free in the driver would hold up the order of deferred blocks, and with it this call. */
@@ -56,7 +86,7 @@ uint64_t context_release(int device, const char *why)
         return 0;
     /* First, since it may arrive late: the loop waits for that. */
     released = context_events.retry_parked_wait(device) + vmm_kept_trim(device);
-    for (unsigned int i = 0; (context = context_next_staying(&i, device)); context_unpin(context)) {
+    for (unsigned int i = 0; (context = next_giving(&i, device)); context_unpin(context)) {
         released += pool_trim(context->pool, why);
         arrivals_collect_own(context, ARRIVALS_OTHERS_NS);
     }
@@ -148,9 +178,15 @@ uint64_t context_idle_bytes(int device, uint64_t *ret_used)
 {
     struct pool_stats stats;
     struct context *context;
-    uint64_t idle = 0, used = 0;
+    uint64_t idle = 0, used = 0, rest;
+    bool leaving;
 
-    for (unsigned int i = 0; (context = context_next_staying(&i, device)); context_unpin(context)) {
+    for (unsigned int i = 0; (context = context_next_pool(&i, device, &leaving)); context_unpin(context)) {
+        if (leaving) {
+            idle += natively_free(context, &rest);
+            used += rest;
+            continue;
+        }
         pool_flush(context->pool);
         pool_stats_get(context->pool, &stats);
         idle += stats.idle + arrivals_outstanding(context);

@@ -45,7 +45,7 @@ struct context_events {
     void (*context_stays)(const struct context *context);
     /* The context has ended. Other threads may still be in calls on its pool. */
     void (*context_ended)(const struct context *context);
-    void (*ending_over)(void); /* a call that may have ended contexts has returned; in no call on a pool */
+    void (*ending_over)(void); /* a call that has, or may have, ended contexts has returned; in no call on a pool */
     /* Around the destruction of the context's pool, which no thread uses any more. */
     void (*pool_ending)(const struct context *context);
     void (*pool_ended)(const struct context *context);

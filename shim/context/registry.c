@@ -36,6 +36,19 @@ void context_unpin(struct context *context)
     pins_remove(context);
 }
 
+/* The thread that ends the context looks at the pins between `ending` and the pool's destruction. */
+static bool pin_pool(struct context *context)
+{
+    /* Again if there was no host memory for the thread's record, but now there is. */
+    if (!pins_add(context) && !(pins_possible() && pins_add(context)))
+        return false;
+    if (!atomic_load(&context->ending) && !atomic_load(&context->undecided) && atomic_load(&context->handle) &&
+        context->pool)
+        return true;
+    pins_remove(context);
+    return false;
+}
+
 struct context *context_next(unsigned int *i, int device)
 {
     while (*i < atomic_load(&contexts.count)) {
@@ -131,10 +144,28 @@ bool context_stays(const struct context *context)
     return !atomic_load(&context->ending);
 }
 
+static bool is_leaving(struct context *context)
+{
+    return context_is_leaving(context);
+}
+
+/* As is_leaving, but once a thread has waited in vain for the calls under way, others do not. */
+static bool is_leaving_once(struct context *context)
+{
+    bool leaving;
+
+    if (atomic_load(&context->waited_for))
+        return atomic_load(&context->leaving);
+    leaving = context_is_leaving(context);
+    if (leaving && !context_endings)
+        atomic_store(&context->waited_for, true);
+    return leaving;
+}
+
 /* Pin a context of the device. One that cannot be pinned is tried again until is_left_out, which waits, returns true.
  * False: left out, or gone. A thread without a record leaves all out: it would try for ever. A context that this thread
  * has pinned already is left out, too: the call that may end it waits for that pin. */
-static bool pin_after_wait(struct context *context, int device, bool (*is_left_out)(const struct context *context))
+static bool pin_after_wait(struct context *context, int device, bool (*is_left_out)(struct context *context))
 {
     while (atomic_load(&context->handle) && (device == CONTEXT_ALL || context->device == device) && context->pool) {
         if (context_pin(context))
@@ -145,7 +176,7 @@ static bool pin_after_wait(struct context *context, int device, bool (*is_left_o
     return false;
 }
 
-static struct context *next_after_wait(unsigned int *i, int device, bool (*is_left_out)(const struct context *context))
+static struct context *next_after_wait(unsigned int *i, int device, bool (*is_left_out)(struct context *context))
 {
     while (*i < atomic_load(&contexts.count)) {
         struct context *context = atomic_load(&contexts.entries[(*i)++]);
@@ -158,15 +189,47 @@ static struct context *next_after_wait(unsigned int *i, int device, bool (*is_le
 
 bool context_pin_staying(struct context *context)
 {
-    return pin_after_wait(context, CONTEXT_ALL, context_is_leaving);
+    return pin_after_wait(context, CONTEXT_ALL, is_leaving);
+}
+
+bool context_pin_staying_once(struct context *context)
+{
+    return pin_after_wait(context, CONTEXT_ALL, is_leaving_once);
 }
 
 struct context *context_next_staying(unsigned int *i, int device)
 {
-    return next_after_wait(i, device, context_is_leaving);
+    return next_after_wait(i, device, is_leaving_once);
 }
 
-static bool is_gone(const struct context *context)
+static bool pin_counted(struct context *context, int device, bool *ret_leaving)
+{
+    if (!pin_pool(context))
+        return false;
+    *ret_leaving = atomic_load(&context->leaving);
+    if (device != CONTEXT_ALL && context->device != device) {
+        pins_remove(context);
+        return false;
+    }
+    if (!*ret_leaving || !context->primary)
+        return true;
+    pins_remove(context); /* that call waits for it */
+    *ret_leaving = !pin_after_wait(context, device, is_leaving_once);
+    return !*ret_leaving || pin_pool(context);
+}
+
+struct context *context_next_pool(unsigned int *i, int device, bool *ret_leaving)
+{
+    while (*i < atomic_load(&contexts.count)) {
+        struct context *context = atomic_load(&contexts.entries[(*i)++]);
+
+        if (pin_counted(context, device, ret_leaving))
+            return context;
+    }
+    return NULL;
+}
+
+static bool is_gone(struct context *context)
 {
     return !context_stays(context) || atomic_load(&context->undecided);
 }

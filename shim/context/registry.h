@@ -85,6 +85,8 @@ void context_exempt(CUcontext handle);
 bool context_pin(struct context *context);
 /* As context_pin, but waits for a call of another thread that may be about to end the context, a second at most. */
 bool context_pin_staying(struct context *context);
+/* As context_pin_staying, but once a thread has waited in vain for the calls under way, others do not. */
+bool context_pin_staying_once(struct context *context);
 void context_unpin(struct context *context);
 
 /*
@@ -92,7 +94,12 @@ void context_unpin(struct context *context);
  * no more. The caller unpins each one.
  */
 struct context *context_next(unsigned int *i, int device);
-/* As context_next, but waits for contexts that a call of another thread may be about to end, a second at most. */
+/* As context_next, also contexts that a call of another thread may be about to end. *ret_leaving: this is one. Its pool
+ * stays until context_unpin, its handles may not: nothing may be done that calls the driver. A primary context, which
+ * most of these calls do not end, is waited for as by context_pin_staying_once; others are not. */
+struct context *context_next_pool(unsigned int *i, int device, bool *ret_leaving);
+/* As context_next, but waits for contexts that a call of another thread may be about to end, as
+ * context_pin_staying_once. */
 struct context *context_next_staying(unsigned int *i, int device);
 /* As context_next, but a context of which a call of another thread decides whether it stays is waited for, however long
  * that takes: for a caller that must leave none out. It has pinned none. Both leave all out if there is no host memory

@@ -172,18 +172,6 @@ static bool has_own(const struct context *context)
     return found;
 }
 
-/* As context_pin_staying, but once a thread has waited in vain for the calls under way, others do not. */
-static bool pin_waiting_once(struct context *context)
-{
-    if (atomic_load(&context->waited_for))
-        return context_pin(context);
-    if (context_pin_staying(context))
-        return true;
-    if (!context_endings)
-        atomic_store(&context->waited_for, atomic_load(&context->leaving) != 0);
-    return false;
-}
-
 bool context_wait_frees_until(int device, uint64_t others_limit)
 {
     struct visit visit;
@@ -196,7 +184,7 @@ bool context_wait_frees_until(int device, uint64_t others_limit)
             (device != CONTEXT_ALL && context->device != device))
             continue;
         any = true;
-        if (!(others_limit || has_own(context)) || !pin_waiting_once(context))
+        if (!(others_limit || has_own(context)) || !context_pin_staying_once(context))
             continue;
         /* Entered, so that the queries disturb no capture. */
         if (!context_enter(context, &visit))

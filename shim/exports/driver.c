@@ -144,6 +144,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
     context = driver_free_begin(ptr);
     result = real_next(cuMemFree_v2)(ptr);
     driver_free_end(context);
+    direct_freed(ptr, result == CUDA_SUCCESS);
     return result;
 }
 
@@ -165,7 +166,9 @@ static CUresult free_async(enum real_symbol symbol, CUdeviceptr ptr, CUstream st
         return free_failed(ptr, verdict);
     if (use_free_async(ptr, on, &result))
         return result;
-    return ((__typeof__(&cuMemFreeAsync))real_find(symbol))(ptr, stream);
+    result = ((__typeof__(&cuMemFreeAsync))real_find(symbol))(ptr, stream);
+    direct_freed(ptr, result == CUDA_SUCCESS);
+    return result;
 }
 
 EXPORT CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)

@@ -77,7 +77,7 @@ static bool is_host(const struct real_driver *driver, CUdeviceptr addr)
 {
     CUmemorytype type = CU_MEMORYTYPE_HOST;
 
-    if (!addr || pool_of(addr))
+    if (!addr || context_pool_at(addr))
         return false;
     return driver->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr) || type == CU_MEMORYTYPE_HOST;
 }
@@ -234,7 +234,7 @@ void hazard_foreign_access(CUdeviceptr addr, CUstream stream)
     /* With one device, the only other memory to reach is that of a second context, which has made the device strict. */
     if (!driver || is_alone(driver))
         return;
-    pool = pool_of(addr);
+    pool = context_pool_at(addr);
     handle = context_stream(driver, stream);
     if (pool && context_handle(context_of(pool)) == handle)
         return;

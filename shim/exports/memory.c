@@ -6,6 +6,7 @@
 
 #include "base/process.h"
 #include "context/capture_gate.h"
+#include "context/registry.h"
 #include "context/vmm_kept.h"
 #include "pool.h"
 #include "real/real.h"
@@ -38,7 +39,7 @@ bool memory_has_context(void)
 
 enum serve_verdict memory_free_async(uint64_t addr, CUstream stream)
 {
-    const bool ours = pool_of(addr) && !process_is_passive();
+    const bool ours = context_pool_at(addr) && !process_is_passive();
 
     if (ours && capture_active_on(stream))
         return SERVE_INVALID;

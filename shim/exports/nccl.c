@@ -7,6 +7,7 @@
  *
  * Locking: none.
  */
+#include "context/registry.h"
 #include "context/strict.h"
 #include "exports/export.h"
 #include "exports/retry.h"
@@ -169,7 +170,7 @@ EXPORT ncclResult_t ncclMemFree(void *ptr)
         return next(ptr);
     policy_frees_wait(/* others: */ true); /* NCCL waits for no work */
     /* NCCL does not know the pool's memory as its own, and must not lose the registration of a segment. */
-    return pool_of((uintptr_t)ptr) ? next(ptr) : nccl_user_memory_free(ptr, next);
+    return context_pool_at((uintptr_t)ptr) ? next(ptr) : nccl_user_memory_free(ptr, next);
 }
 
 EXPORT ncclResult_t ncclCommRegister(ncclComm_t comm, void *ptr, size_t size, void **handle)

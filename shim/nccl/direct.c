@@ -200,29 +200,6 @@ void direct_prepare(const struct nccl_reg_op *op, int device)
 
 /* --- allocations go --- */
 
-/* Nothing is registered there any more: make the program's free. */
-static void release(void *arg, uint64_t addr, size_t size)
-{
-    const struct real_driver *driver = real_driver_get();
-    CUstreamCaptureMode mode;
-    bool relaxed;
-
-    /* The entry goes first, because the driver may give the address to another thread at once. There may be another one
-     * if the memory has gone unseen. */
-    if (!entry_forget(&direct.memory, addr, STATE_GOING))
-        return;
-    /* Later, or on a thread that need not wait, cuMemFree would wait for work that may wait for this thread. */
-    if (!frees) {
-        if (cuda_source.put(arg, addr, size))
-            context_arrived();
-        return;
-    }
-    relaxed = capture_mode_relax(driver, &mode);
-    freed = driver->cuMemFree_v2(addr);
-    capture_mode_restore(driver, relaxed, mode);
-    context_arrived();
-}
-
 /* Change the state of the entry at addr from one state to another. False: it was not in that state. */
 static bool entry_becomes(uint64_t addr, enum state from, enum state to)
 {
@@ -236,6 +213,39 @@ static bool entry_becomes(uint64_t addr, enum state from, enum state to)
         direct_set(&direct.memory, entry, to);
     pthread_mutex_unlock(&direct.lock);
     return found;
+}
+
+/* Later, or on a thread that need not wait, cuMemFree would wait for work that may wait for this thread. */
+static void release_later(struct context *context, uint64_t addr, size_t size)
+{
+    /* A call of another thread may end the context, and with it the memory. */
+    if (!context_pin(context)) {
+        entry_becomes(addr, STATE_GOING, STATE_DEFERRED);
+        return;
+    }
+    if (entry_forget(&direct.memory, addr, STATE_GOING) && cuda_source.put(context, addr, size))
+        context_arrived();
+    context_unpin(context);
+}
+
+/* Nothing is registered there any more: make the program's free. The entry goes first, because the driver may give the
+ * address to another thread at once. There may be another one if the memory has gone unseen. */
+static void release(void *arg, uint64_t addr, size_t size)
+{
+    const struct real_driver *driver = real_driver_get();
+    CUstreamCaptureMode mode;
+    bool relaxed;
+
+    if (!frees) {
+        release_later(arg, addr, size);
+        return;
+    }
+    if (!entry_forget(&direct.memory, addr, STATE_GOING))
+        return;
+    relaxed = capture_mode_relax(driver, &mode);
+    freed = driver->cuMemFree_v2(addr);
+    capture_mode_restore(driver, relaxed, mode);
+    context_arrived();
 }
 
 /*
@@ -255,6 +265,16 @@ static bool entry_let_go(const struct entry *entry, bool wait)
     return true;
 }
 
+/* A thread is about to give up the entry's memory, which the driver may refuse. The entry goes first, because another
+ * thread may get other memory there at once. The caller holds the lock. */
+static void entry_leaves(const struct entry *entry)
+{
+    const struct entry leaving = {.addr = entry->addr, .size = entry->size, .context = entry->context};
+
+    direct_delete(&direct.memory, entry);
+    direct_add(&direct.leaving, &leaving);
+}
+
 bool direct_free(uint64_t addr, bool waits, CUresult *ret_result)
 {
     struct entry *entry, copy = {0};
@@ -272,7 +292,7 @@ bool direct_free(uint64_t addr, bool waits, CUresult *ret_result)
         if (copy.state == STATE_USED)
             direct_set(&direct.memory, entry, STATE_GOING);
         else if (copy.state == STATE_UNUSED)
-            direct_delete(&direct.memory, entry);
+            entry_leaves(entry);
     }
     pthread_mutex_unlock(&direct.lock);
     if (!entry || copy.state == STATE_UNUSED)
@@ -349,8 +369,8 @@ static void segment_ends(const struct entry *entry, unsigned int *ms)
             entry->size, (ull)entry->addr);
 }
 
-/* to: gets the entries of memory that the program has not freed; NULL: nothing does. */
-static void range_ends(uint64_t addr, size_t size, struct table *to)
+/* leaves: the driver may refuse, and then memory that the program has not freed stays. */
+static void range_ends(uint64_t addr, size_t size, bool leaves)
 {
     struct entry *entry, copy;
     unsigned int ms = UNMAP_WAIT_MS;
@@ -362,9 +382,10 @@ static void range_ends(uint64_t addr, size_t size, struct table *to)
         entry = direct_overlapping(&direct.memory, addr, size);
         if (entry) {
             copy = *entry;
-            direct_delete(&direct.memory, entry);
-            if (to && (copy.state == STATE_UNUSED || copy.state == STATE_USED))
-                direct_add(to, &(struct entry){.addr = copy.addr, .size = copy.size, .context = copy.context});
+            if (leaves && (copy.state == STATE_UNUSED || copy.state == STATE_USED))
+                entry_leaves(entry);
+            else
+                direct_delete(&direct.memory, entry);
         }
         pthread_mutex_unlock(&direct.lock);
         if (entry && copy.state != STATE_UNUSED)
@@ -374,13 +395,12 @@ static void range_ends(uint64_t addr, size_t size, struct table *to)
 
 void direct_range_ends(uint64_t addr, size_t size)
 {
-    range_ends(addr, size, NULL);
+    range_ends(addr, size, /* leaves: */ false);
 }
 
 void direct_unmaps(uint64_t addr, size_t size)
 {
-    /* The entries go first, because another thread may map other memory there at once. */
-    range_ends(addr, size, &direct.leaving);
+    range_ends(addr, size, /* leaves: */ true);
 }
 
 void direct_unmapped(uint64_t addr, size_t size, bool done)
@@ -399,14 +419,25 @@ void direct_unmapped(uint64_t addr, size_t size, bool done)
     pthread_mutex_unlock(&direct.lock);
 }
 
+void direct_freed(uint64_t addr, bool done)
+{
+    direct_unmapped(addr, 1, done);
+}
+
+static void context_delete(struct table *table, const struct context *context)
+{
+    for (size_t i = table->count; i-- > 0;)
+        if (table->entries[i].context == context)
+            direct_delete(table, &table->entries[i]);
+}
+
 void direct_context_gone(const struct context *context)
 {
     if (!is_on())
         return;
     pthread_mutex_lock(&direct.lock);
-    for (size_t i = direct.memory.count; i-- > 0;)
-        if (direct.memory.entries[i].context == context)
-            direct_delete(&direct.memory, &direct.memory.entries[i]);
+    context_delete(&direct.memory, context);
+    context_delete(&direct.leaving, context);
     pthread_mutex_unlock(&direct.lock);
 }
 

@@ -41,6 +41,8 @@ void direct_prepare(const struct nccl_reg_op *op, int device);
  * program's result. False: not in the table; the driver frees it. waits: the call natively waits for the device.
  */
 bool direct_free(uint64_t addr, bool waits, CUresult *ret_result);
+/* After false: the driver has freed it (done), or has refused. */
+void direct_freed(uint64_t addr, bool done);
 /* Memory in this range has gone unseen, because other memory is there now. */
 void direct_range_ends(uint64_t addr, size_t size);
 /* Memory mapped in this range is about to be unmapped; and has been (done), or the driver has refused. */

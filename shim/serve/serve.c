@@ -167,6 +167,10 @@ static struct pins *pin_beside_end(uint64_t addr, enum context_free *ret_may)
     const uint64_t limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;
     struct pins *own = pin_begin(PIN_ADDRESS(addr));
 
+    if (!context_endings && !context_pool_at(addr)) { /* nor another pool's, if the driver has given it away */
+        *ret_may = FREE_NEVER;
+        return own;
+    }
     atomic_fetch_add(&context_waiters, 1);
     for (unsigned int i = 0; (*ret_may = context_may_free(addr, limit)) == FREE_WAIT; i++) {
         pin_end(own);
@@ -351,7 +355,7 @@ enum serve_verdict serve_free(uint64_t addr)
 
 enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
 {
-    struct pool *pool = process_is_passive() ? NULL : pool_of(addr);
+    struct pool *pool = process_is_passive() ? NULL : context_pool_at(addr);
     enum serve_verdict verdict;
 
     if (!pool)

@@ -284,3 +284,74 @@ static int beside_driver(const void *arg)
 }
 BT_ROW(beside_pitched_free, beside_driver, NULL)
 BT_ROW(beside_pinned_free, beside_driver, &pinned)
+
+/* --- beside the end of another context --- */
+
+#define END_MS 1000
+
+static atomic_int ends; /* 1: another thread's context is there; 2: its end is about to begin; 3: it is over */
+
+/* A context with a block, and with memory that was freed there. */
+static int ending_main(void *freed)
+{
+    void (*slow)(const char *, unsigned int) = (void (*)(const char *, unsigned int))bt_driver("simgpu_slow");
+    CUcontext context;
+    CUdeviceptr p, q;
+
+    TRY(bt_context(&context));
+    OK(cuMemAlloc(&p, BT_MIB));
+    if (*(const size_t *)freed) {
+        OK(cuMemAlloc(&q, *(const size_t *)freed));
+        OK(cuMemFree(q));
+    }
+    slow("cuCtxDestroy_v2", END_MS);
+    atomic_store(&ends, 1);
+    while (atomic_load(&ends) == 1)
+        bt_nap(100);
+    OK(cuCtxDestroy(context));
+    atomic_store(&ends, 3);
+    slow("", 0);
+    return 0;
+}
+
+/* The end takes long: the free memory does not wait for it, nor does a request that is refused, where the context holds
+ * no memory that natively would be free. */
+static int beside_end(const void *freed)
+{
+    const bool any = *(const size_t *)freed;
+    size_t before, after, total, pitch;
+    cudaError_t refused[2];
+    struct bt_thread thread;
+    void *ballast, *p;
+    uint64_t begun;
+    int state;
+
+    if (!bt_driver("simgpu_slow"))
+        SKIP("only the simulated GPU has slow calls");
+    TRY(bt_usable(4096));
+    OK(cudaMallocPitch(&ballast, &pitch, BT_MIB, 512));
+    atomic_store(&ends, 0);
+    TRY(bt_thread_start(&thread, ending_main, (void *)(uintptr_t)freed));
+    while (!atomic_load(&ends))
+        bt_nap(100);
+    OK(cudaMemGetInfo(&before, &total));
+    atomic_store(&ends, 2);
+    bt_nap(100000); /* the end has begun */
+    begun = bt_ns();
+    OK(cudaMemGetInfo(&after, &total));
+    refused[0] = any ? cudaErrorMemoryAllocation : cudaMalloc(&p, before + 64 * BT_MIB);
+    refused[1] = any ? cudaErrorMemoryAllocation : cudaMallocAsync(&p, before + 64 * BT_MIB, NULL);
+    begun = bt_ns() - begun;
+    state = atomic_load(&ends);
+    TRY(bt_thread_join(&thread));
+    (void)cudaGetLastError();
+    OK(cudaFree(ballast));
+    EXPECT(refused[0], cudaErrorMemoryAllocation);
+    EXPECT(refused[1], cudaErrorMemoryAllocation);
+    CHECK(after == before);
+    CHECK(state == 2 && begun < 700000000);
+    return 0;
+}
+static const size_t none, some = 64 * BT_MIB;
+BT_ROW(beside_an_end, beside_end, &none)
+BT_ROW(beside_an_end_of_freed, beside_end, &some)

@@ -13,8 +13,7 @@ MUTANTS = [
     Mutant("work is late where a stream captures", ["shim_waits"], [
         ("if (capture_active_now()) return CUDA_ERROR_NOT_READY; *ret_late = now_ns() >= limit;", "*ret_late = now_ns() >= limit;")]),
     Mutant("the free memory leaves out a context of which a reference is given back", ["shim_memory"], [
-        ("(context = context_next_staying(&i, device)); context_unpin(context)) { pool_flush(context->pool); pool_stats_get(context->pool, &stats); idle",
-         "(context = context_next(&i, device)); context_unpin(context)) { pool_flush(context->pool); pool_stats_get(context->pool, &stats); idle")]),
+        ("if (leaving) { idle += natively_free(context, &rest); used += rest;", "if (leaving) { (void)rest;")]),
     Mutant("memory that goes because little is free counts as decayed", ["shim_trace"], [
         ('(strcmp(why, "reserve") == 0 && conf', '(strcmp(why, "reserve") == 0 || conf')]),
     Mutant("an ending waits for ever for threads that wait for another one", ["shim_ending"], [
@@ -256,7 +255,7 @@ MUTANTS = [
     Mutant("the caller's context is not put back", ["contexts static strict"], [
         ("visit->pushed = result == CUDA_SUCCESS;", "")]),
     Mutant("a released primary context keeps its pool", ["contexts static preloaded / primary_release"], [
-        ("entry_gone(context, !active || (id && id != context->id));", "entry_gone(context, false);")]),
+        ("gone = !active || (id && id != context->id);", "gone = false; (void)id;")]),
 
     # --- NCCL ---
     Mutant("NCCL: force and 1 are the same", ["nccl / Kinds.test_without_care"], [
@@ -323,7 +322,8 @@ MUTANTS = [
     Mutant("free memory is that of one context", ["meminfo static preloaded"], [
         ("idle += stats.idle + arrivals_outstanding(context);", "idle = stats.idle + arrivals_outstanding(context);")]),
     Mutant("free memory is that of all devices", ["shim_memory", "meminfo static preloaded / each_device"], [
-        ("uint64_t idle = 0, used = 0; for (unsigned int i = 0; (context = context_next_staying(&i, device));", "uint64_t idle = 0, used = 0; (void)device; for (unsigned int i = 0; (context = context_next_staying(&i, CONTEXT_ALL));")]),
+        ("bool leaving; for (unsigned int i = 0; (context = context_next_pool(&i, device, &leaving));",
+         "bool leaving; (void)device; for (unsigned int i = 0; (context = context_next_pool(&i, CONTEXT_ALL, &leaving));")]),
     Mutant("a question is held up by another thread's free in the driver", ["shim_frees", "waits static preloaded / beside_pitched_free"], [
         ("if (!capture_active() && !atomic_load(&context->freeing))", "if (!capture_active())")]),
     Mutant("a free in the driver holds up a question under way", ["shim_frees"], [
@@ -336,7 +336,7 @@ MUTANTS = [
     Mutant("pinned memory that is freed in the driver does not count", ["waits static preloaded / beside_pinned_free", "sweep_exports"], [
         ("struct context *const context = driver_free_begin((uintptr_t)ptr);", "struct context *const context = NULL;")]),
     Mutant("free memory does not count deferred blocks", ["meminfo static preloaded"], [
-        ("{ pool_flush(context->pool); pool_stats_get(context->pool, &stats); idle +=", "{ pool_stats_get(context->pool, &stats); idle +=")]),
+        ("continue; } pool_flush(context->pool); pool_stats_get(", "continue; } pool_stats_get(")]),
     Mutant("no large blocks share a segment", ["stats / Packed"], [(".break_max = as->capacity / SHARED_PART,", ".break_max = 0,")]),
     Mutant("a small device has its segments packed like a large one", ["stats / Packed"], [
         (".break_max = as->capacity / SHARED_PART,", ".break_max = as->capacity,")]),

@@ -95,7 +95,7 @@ MUTANTS = [
     Mutant("auto: registered memory of NCCL's goes before an earlier free's wait is over", ["nccl / Registered.test_memory_of_the_programs_own_that_goes_under_work"], [
         ("policy_frees_wait(/* others: */ true); /* NCCL waits for no work */", "")]),
     Mutant("ncclMemFree of a block of the pool deregisters its segment", ["nccl_rows / Rows.test_groups_and_memory"], [
-        ("return pool_of((uintptr_t)ptr) ? next(ptr) : nccl_user_memory_free(ptr, next);", "return nccl_user_memory_free(ptr, next);")]),
+        ("return context_pool_at((uintptr_t)ptr) ? next(ptr) : nccl_user_memory_free(ptr, next);", "return nccl_user_memory_free(ptr, next);")]),
     Mutant("virtual memory of the pool can be unmapped", ["free_errors static vmm unmapped"], [
         ("(context_pool_at(ptr) && nccl_memory_is_shareable(ptr))", "false", "vmm_served_refuses")]),
     Mutant("memory of another process can be unmapped", ["ipc static vmm"], [
@@ -333,7 +333,7 @@ MUTANTS = [
     Mutant("a call that a device refuses is made again after another device's idle memory has gone", ["shim_retry"], [
         ("serve_give_back_on(device, retry->arrivals, retry->wanted)", "serve_give_back_on(0, retry->arrivals, retry->wanted)")]),
     Mutant("idle memory of a context that a call may end, and does not, is not given back", ["shim_retry"], [
-        ("(other = context_next_staying(&i, device))", "(other = context_next(&i, device))")]),
+        ("if (gives && context_pin_staying_once(context)) return context;", "(void)gives;")]),
     Mutant("a library's call counts as the program's whose cudaMalloc the runtime served before", ["callers"], [
         ("error = real_runtime(cudaMalloc, CALLER)(ptr, size); serve_call_from(NULL);", "error = real_runtime(cudaMalloc, CALLER)(ptr, size);")]),
     Mutant("vmm: memory that NCCL has a handle of is kept", ["vmm_kept / Kept.test_memory_that_nccl_has_a_handle_of_is_not_kept"], [

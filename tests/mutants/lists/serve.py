@@ -125,7 +125,7 @@ MUTANTS = [
     Mutant("NCCL: nothing is said of memory that NCCL has not made", ["nccl / Registered.test_past_the_limit"], [
         ("BACKEND_NCCL && !process_is_passive()", "BACKEND_NCCL && process_is_passive()")]),
     Mutant("a free on a stream asks the driver in a call of the library's own", ["shim_refused"], [
-        ("process_is_passive() ? NULL : pool_of(addr);", "pool_of(addr);", "serve_free_later")]),
+        ("process_is_passive() ? NULL : context_pool_at(addr);", "context_pool_at(addr);", "serve_free_later")]),
     Mutant("a thread whose context has ended is not given another one by a free", ["contexts shared preloaded / thread_after_a_context"], [
         ("answered = false; serve_had_context = false;", "answered = false;", "serve_context_ended")]),
 ]

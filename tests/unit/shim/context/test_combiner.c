@@ -183,7 +183,7 @@ bool context_pin(struct context *of)
     return of == &context;
 }
 
-bool context_pin_staying(struct context *of)
+bool context_pin_staying_once(struct context *of)
 {
     return context_pin(of);
 }

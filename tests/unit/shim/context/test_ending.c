@@ -205,6 +205,7 @@ ISOLATED_ROWS(test_primary, ends, .environment = ORDERED)
     const struct end *row = *state;
     struct context *context = ready(), *found;
 
+    serve_had_context = true;
     found = context_leaving_primary(0);
     assert_ptr_equal(found, context);
     fake.contexts[0].active = row->active;
@@ -217,6 +218,7 @@ ISOLATED_ROWS(test_primary, ends, .environment = ORDERED)
     assert_int_equal(context->undecided, row->undecided); /* nothing is served from what may be gone */
     assert_int_equal(context->leaving, row->undecided);
     assert_int_equal(atomic_load(&contexts.endings) + context_endings, 0);
+    assert_int_equal(serve_had_context, row->stays && !row->undecided); /* else the next free asks the driver anew */
 }
 
 /* The driver could not number it at its first sight: it stays, with the blocks that the program has. */

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 
+#include "exports/memory.h"
 #include "exports/vmm_served.h"
 #include "ready.h"
 #include "serve/ipc_handles.h"
@@ -228,6 +229,10 @@ READY_CASE(test_beside_leaving)
     assert_null(context_next_staying(&i, 0));
     assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
     i = 0;
+    assert_null(context_next_staying(&i, 0)); /* nor again */
+    assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
+    atomic_store(&context->waited_for, false);
+    i = 0;
     assert_null(context_next_staying(&i, 1)); /* of another device: not waited for */
     i = 0;
     assert_null(context_next(&i, 0));
@@ -249,6 +254,7 @@ READY_CASE(test_beside_leaving)
     assert_ptr_equal(context_current(&fake.driver), context);
     assert_int_equal(fake.relaxes, 30);
     atomic_store(&context->leaving, 1);
+    atomic_store(&context->waited_for, false);
     fake.relaxes = i = 0;
     assert_ptr_equal(context_next_staying(&i, 0), context);
     assert_int_equal(fake.relaxes, 30);
@@ -407,4 +413,42 @@ READY_CASE(test_addresses_of_ended)
     fake.traced[0] = '\0';
     policy_strict_memory(addr, "test"); /* the driver is asked for the device */
     assert_int_equal(fake_calls(FN(cuPointerGetAttribute)) > 0, true);
+}
+
+/* Nor are frees at its addresses the pool's: nobody waits for the stream, none fails for the context that was there. */
+READY_CASE(test_frees_of_ended)
+{
+    const uint64_t addr = block(context, 3 * MIB), start = now();
+    CUstream stream;
+
+    pooled(1);
+    stream = fake_stream(0, 1);
+    fake.streams[0].launched = 1;
+    atomic_store(&contexts_closing, 1);
+    atomic_store(&context->ending, true);
+    assert_int_equal(memory_free_async(addr, stream), SERVE_FORWARD);
+    atomic_store(&context->failed, true);
+    assert_int_equal(serve_free_later(addr, stream), SERVE_FORWARD);
+    capture_begun(capture_begin(stream), stream, true);
+    assert_int_equal(memory_free_async(addr, stream), SERVE_FORWARD);
+    assert_int_equal(now(), start);
+    assert_true(pool_is_live(addr));
+}
+
+/* Before the call that ends the context returns, the driver may have given them away: that is known at once. */
+READY_CASE(test_frees_beside_leaving)
+{
+    const uint64_t addr = block(context, 3 * MIB), start = now();
+
+    fake.driver.cuPointerGetAttribute = owner_find;
+    owner = fake_context(1);
+    atomic_store(&contexts_closing, 1);
+    atomic_store(&context->leaving, 1);
+    assert_int_equal(serve_free(addr), SERVE_FORWARD);
+    assert_int_equal(serve_free_later(addr, CU_STREAM_LEGACY), SERVE_FORWARD);
+    assert_int_equal(now(), start);
+    assert_true(pool_is_live(addr));
+    owner = fake_context(0);
+    assert_int_equal(serve_free(addr), SERVE_DONE);
+    assert_int_equal(now() - start, SECOND_NS);
 }

@@ -43,25 +43,74 @@ READY_CASE(test_used, .environment = ORDERED)
     assert_true(used >= MIB);
 }
 
-static void end_decided(void *arg)
-{
-    if (fake.relaxes > 3)
-        atomic_store(&((struct context *)arg)->leaving, 0);
-}
-
-/* Another thread gives back a reference to the context, which stays. */
+/* Another thread's call ends the context: the idle memory counts until it has ended, what was freed on a stream as
+ * well, and nobody waits or calls the driver. */
 READY_CASE(test_idle_bytes_beside_an_end, .environment = ORDERED)
 {
+    const uint64_t later = block(context, 5 * MIB), start = now();
     uint64_t before, used_before, used;
 
+    context->primary = false;
     assert_int_equal(pool_free(block(context, MIB)), 0);
     before = context_idle_bytes(0, &used_before);
-    assert_true(before >= MIB);
+    assert_int_equal(pool_free_later(later), 0);
     atomic_store(&context->leaving, 1);
+    fake_log();
+    assert_int_equal(context_idle_bytes(0, &used), before + 5 * MIB);
+    assert_int_equal(used, used_before - 5 * MIB);
+    assert_int_equal(idle_of(1), 0);
+    assert_string_equal(fake_log(), "");
+    assert_int_equal(now(), start);
+    assert_false(busy(context, true));
+    atomic_store(&context->ending, true);
+    assert_int_equal(idle_of(0), 0);
+    atomic_store(&context->ending, false);
+    atomic_store(&context->undecided, true);
+    assert_int_equal(idle_of(0), 0);
+}
+
+static void end_decided(void *arg)
+{
+    atomic_store(&((struct context *)arg)->leaving, fake.relaxes < 3);
+}
+
+/* Or it gives back a reference to a primary context, mostly not the last one: that is waited for, once. */
+READY_CASE(test_idle_bytes_beside_a_release, .environment = ORDERED)
+{
+    const uint64_t start = now();
+    uint64_t used;
+
+    assert_int_equal(pool_free_later(block(context, 5 * MIB)), 0);
+    atomic_store(&context->leaving, 1);
+    for (unsigned int i = 0; i < 2; i++) {
+        assert_int_equal(context_idle_bytes(0, &used), 5 * MIB);
+        assert_int_equal(now() - start, SECOND_NS);
+    }
+    atomic_store(&context->waited_for, false);
     fake.relax = end_decided;
     fake.relax_arg = context;
-    assert_int_equal(context_idle_bytes(0, &used), before);
-    assert_int_equal(used, used_before);
+    assert_int_equal(context_idle_bytes(0, &used), 6 * MIB); /* the segment, which nothing uses */
+    assert_int_equal(used, 0);
+    assert_false(busy(context, true));
+}
+
+/* Natively its idle memory would be free: that is waited for, once, and nothing else. */
+READY_CASE(test_trim_beside_an_end, .environment = ORDERED)
+{
+    const uint64_t addr = block(context, 3 * MIB), start = now();
+
+    context->primary = false;
+    atomic_store(&context->leaving, 1);
+    assert_false(device_trim(0, NULL) || context_release(0, "test"));
+    assert_int_equal(now(), start);
+    atomic_store(&context->leaving, 0);
+    assert_int_equal(pool_free(addr), 0);
+    atomic_store(&context->leaving, 1);
+    for (unsigned int i = 0; i < 2; i++)
+        assert_false(device_trim(0, NULL) || context_release(0, "test"));
+    assert_int_equal(now() - start, SECOND_NS);
+    atomic_store(&context->leaving, 0); /* it has stayed */
+    assert_true(device_trim(0, NULL));
 }
 
 READY_CASE(test_scarce, .environment = ORDERED)

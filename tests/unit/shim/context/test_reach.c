@@ -65,6 +65,18 @@ ISOLATED_AGAIN(test_reach_untold, device, .row = "device")
 ISOLATED_AGAIN(test_reach_untold, none, .row = "none")
 
 /* The stream's context is current, and not pooled. */
+/* The context of the pool that had the address has ended, and the driver has given it to others. */
+READY_CASE(test_reach_of_ended)
+{
+    atomic_store(&contexts_closing, 1);
+    atomic_store(&context->ending, true);
+    fake_range_of(address(POOLED))->device = 1;
+    hazard_foreign_access(address(POOLED), fake_stream(0, 1));
+    assert_int_equal(strict(), 0);
+    fake_range_of(address(POOLED))->type = CU_MEMORYTYPE_HOST;
+    assert_non_null(hazard_copy_begin(address(POOLED), address(POOLED), CU_STREAM_LEGACY));
+}
+
 READY_CASE(test_reach_current)
 {
     fake_current(fake_context(2));

@@ -171,6 +171,98 @@ ISOLATED_CASE(test_freed_beside_other_memory, .environment = USED)
     assert_int_equal(fake_calls(FN(cuMemFree_v2)), 0);
 }
 
+/* Meanwhile another thread begins a call that may end its context: nothing is called for that. */
+static ncclResult_t detach_beside_an_end(ncclComm_t comm, void *handle)
+{
+    atomic_store(&context_find(fake_context(0))->leaving, 1);
+    return ncclSuccess;
+}
+
+static bool const ends[] = {false, true};
+
+ISOLATED_ROWS(test_freed_beside_an_end, ends, .environment = USED)
+{
+    const ncclComm_t comm = comm_begin();
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    struct context *context;
+    CUdeviceptr addr = 0;
+
+    assert_int_equal(fake.driver.cuMemAlloc_v2(&addr, 4 * MIB), CUDA_SUCCESS);
+    direct_allocated(addr, 4 * MIB);
+    assert_int_equal(reduce(comm, addr, MIB), 0);
+    context = context_find(fake_context(0));
+    nccl.functions.ncclCommDeregister = detach_beside_an_end;
+    assert_true(direct_free(addr, /* waits: */ false, &result));
+    assert_int_equal(result, CUDA_SUCCESS);
+    atomic_store(&context->leaving, 0);
+    assert_int_equal(fake_calls(FN(cuMemFree_v2)) + fake_calls(FN(cuMemFreeAsync)), 0);
+    if (*(const bool *)*state)
+        context_gone(context_leaving(fake_context(0)), true);
+    nccl_retry_parked(-1);
+    assert_int_equal(fake_calls(FN(cuMemFree_v2)), 0);
+    assert_int_equal(fake_calls(FN(cuMemFreeAsync)), !*(const bool *)*state);
+}
+
+static CUresult refuse(CUdeviceptr addr)
+{
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+static CUresult refuse_later(CUdeviceptr addr, CUstream stream)
+{
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+/* The driver refuses to free memory that is not used yet: it is registered with its next use all the same. */
+ISOLATED_CASE(test_not_freed, .environment = USED)
+{
+    const ncclComm_t comm = comm_begin();
+    struct nccl_reg_stats is = {0};
+    CUdeviceptr addrs[3] = {0};
+
+    fake.next_of[REAL_cuMemFree_v2] = (void *)refuse;
+    fake.next_of[REAL_cuMemFreeAsync] = (void *)refuse_later;
+    for (unsigned int i = 0; i < 3; i++) {
+        assert_int_equal(fake.driver.cuMemAlloc_v2(&addrs[i], 4 * MIB), CUDA_SUCCESS);
+        direct_allocated(addrs[i], 4 * MIB);
+    }
+    assert_int_equal(cuMemFree_v2(addrs[0]), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    assert_int_equal(cuMemFreeAsync(addrs[1], NULL), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    fake.next_of[REAL_cuMemFree_v2] = (void *)fake.driver.cuMemFree_v2;
+    assert_int_equal(cuMemFree_v2(addrs[2]), CUDA_SUCCESS);
+    for (unsigned int i = 0; i < 3; i++)
+        assert_int_equal(reduce(comm, addrs[i], MIB), 0);
+    nccl_stats_get(&is);
+    assert_int_equal(is.segments, 2);
+    /* Nor does anything come back that its context has taken along. */
+    direct_allocated(addrs[2], 4 * MIB);
+    assert_false(direct_free(addrs[2], /* waits: */ true, &(CUresult){0}));
+    context_gone(context_leaving(fake_context(0)), true);
+    direct_freed(addrs[2], /* done: */ false);
+    assert_int_equal(reduce(comm, addrs[2], MIB), 0);
+    nccl_stats_get(&is);
+    assert_int_equal(is.segments, 0);
+}
+
+/* NCCL's memory at an address of a pool whose context has ended is deregistered before it goes. */
+ISOLATED_CASE(test_of_nccl_and_once_of_the_pool, .environment = USED)
+{
+    const ncclComm_t comm = comm_begin();
+    struct context *context = pooled(0);
+    struct nccl_reg_stats is = {0};
+    uint64_t addr = 0;
+
+    assert_int_equal(pool_alloc(context->pool, 3 * MIB, &addr), 0);
+    atomic_store(&contexts_closing, 1);
+    atomic_store(&context->ending, true);
+    nccl_user_memory(addr, 4 * MIB);
+    assert_int_equal(reduce(comm, addr, MIB), 0);
+    assert_int_equal(ncclMemFree((void *)(uintptr_t)addr), ncclSuccess);
+    nccl_stats_get(&is);
+    assert_int_equal(is.segments, 0);
+    assert_int_equal(is.detached, 1);
+}
+
 /* --- how it is unmapped --- */
 
 /* It is unmapped while a group is open, which would be waited for in vain: nobody waits. */
