@@ -77,6 +77,7 @@ struct pool {
         atomic_uint asking;         /* those of them that wait for nothing */
         atomic_uint filling;        /* threads that fill freed blocks, of segments that they have seen in use */
         atomic_uint kind;           /* of new segments; set under the lock */
+        atomic_bool frees_fail;     /* the last free could not be ordered; known where blocks are deferred */
         atomic_bool defers;         /* frees are batched: there is a budget, and the context has not failed */
         atomic_bool later;          /* see pool_flush_later; counted in pool_later_count */
     } shown __attribute__((aligned(64)));

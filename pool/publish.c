@@ -109,6 +109,15 @@ static void budget_widen(struct pool *pool)
     atomic_store_explicit(&pool->shown.budget, budget < most ? budget : most, memory_order_relaxed);
 }
 
+/* While order() would only fail, leave the deferred blocks alone: taking them and putting them back costs their length.
+ * While it is frozen it fails, but for a free, which may wait on the host: then as the last free's did. */
+static bool takes_deferred(struct pool *pool, bool is_free)
+{
+    return atomic_load_explicit(&pool->shown.deferring, memory_order_relaxed) &&
+           (!pool->config.order->frozen(pool->config.arg) ||
+            (is_free && !atomic_load_explicit(&pool->shown.frees_fail, memory_order_relaxed)));
+}
+
 /*
  * Order all work handed to the device so far before later work. Then block (NULL: none) and all blocks deferred before
  * the call can be handed out; with batched frees, mainly those in this thread's magazine, see deferred_take. An order()
@@ -120,12 +129,10 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
     _Static_assert(sizeof(lists) / sizeof(lists[0]) == MAGAZINES + 1, "a list for each magazine, and block");
     const struct magazine *own = NULL;
     unsigned int taken = 0;
-    bool taking, is_own = false;
+    const bool taking = takes_deferred(pool, block != NULL);
+    bool is_own = false;
     int rc;
 
-    /* While order() would only fail, leave the lists alone: taking them and putting them back costs their length. */
-    taking = atomic_load_explicit(&pool->shown.deferring, memory_order_relaxed) &&
-             !pool->config.order->frozen(pool->config.arg);
     if (taking) {
         atomic_fetch_add(&pool->shown.ordering, 1);
         atomic_fetch_add(&pool->shown.asking, how == POOL_ORDER_ASK);
@@ -152,6 +159,8 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
                               atomic_load_explicit(&pool->shown.budget, memory_order_relaxed) / 2,
                               memory_order_relaxed);
     }
+    if (block && atomic_load_explicit(&pool->shown.frees_fail, memory_order_relaxed) != (rc != 0))
+        atomic_store_explicit(&pool->shown.frees_fail, rc != 0, memory_order_relaxed);
     if (block)
         block_publish(pool, block, rc);
     else if (rc == 0)

@@ -325,11 +325,13 @@ static CUresult order_free_on_host(struct context *context, struct slot *slot)
  */
 static CUresult order_free(struct context *context, uint64_t *ret_seq)
 {
-    struct slot *const combiner = &context->slots[SLOT_COMBINER], *slot = slot_combine(context);
+    struct slot *const combiner = &context->slots[SLOT_COMBINER], *slot;
     CUresult result = CUDA_ERROR_NOT_READY;
     bool wait, beside_capture;
 
-    if (!slot)
+    if (capture_active()) /* a capture may have ended unseen; the driver is asked before the slot is taken */
+        capture_active_now();
+    if (!(slot = slot_combine(context)))
         return CUDA_SUCCESS;
     beside_capture = capture_active();
     /* Beside a capture the device cannot be made to wait, so the host does, as natively: the memory may be needed

@@ -99,14 +99,20 @@ bool policy_strict_set(int device, const char *why)
     return atomic_compare_exchange_strong(&strict_why[device], &none, why);
 }
 
-void policy_host_work_add(struct policy *policy, const void *arg)
+unsigned int policy_streams_gone(const struct policy *policy)
 {
-    CUstream stream = (CUstream)arg;
+    return atomic_load(&policy->streams_gone);
+}
+
+void policy_host_work_add(struct policy *policy, const void *host_work)
+{
+    const struct policy_host_work *work = host_work;
+    CUstream stream = work->stream;
 
     if (policy_is_strict(policy))
         return;
     pthread_mutex_lock(&policy->lock);
-    if (stream == CU_STREAM_PER_THREAD)
+    if (stream == CU_STREAM_PER_THREAD || work->streams_gone != atomic_load(&policy->streams_gone))
         stream = STREAM_MIXED;
     if (atomic_load(&policy->synced_seq) == atomic_load(&policy->host_work_seq))
         policy->host_work_stream = stream;
@@ -134,6 +140,7 @@ void policy_stream_synced(struct policy *policy, CUstream stream, uint64_t seq)
 void policy_host_work_stream_gone(struct policy *policy, const void *stream)
 {
     pthread_mutex_lock(&policy->lock);
+    atomic_fetch_add(&policy->streams_gone, 1);
     if (policy->host_work_stream == stream)
         policy->host_work_stream = STREAM_MIXED;
     pthread_mutex_unlock(&policy->lock);

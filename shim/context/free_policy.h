@@ -42,6 +42,7 @@ struct policy {
     _Atomic(uint64_t) host_work_seq;
     _Atomic(uint64_t) synced_seq; /* this many of them, the oldest, are known to have completed */
     CUstream host_work_stream;    /* the stream of all reports that have not completed, or STREAM_MIXED */
+    atomic_uint streams_gone;     /* streams that the program has destroyed so far, of any context */
 };
 
 /* Initialise the policy of a new context, in zeroed memory or in the entry of a context that is gone. orders: the
@@ -70,8 +71,15 @@ void policy_synced(struct policy *policy, uint64_t seq);
 
 /* Host work on several streams, or on the per-thread stream. */
 #define POLICY_STREAM_MIXED ((CUstream)-1)
-/* Host work was launched on this stream (a CUstream). The second parameter is as context_policy_each passes it. */
-void policy_host_work_add(struct policy *policy, const void *stream);
+/* Host work that was launched on a stream. streams_gone: policy_streams_gone before the launch. If a stream has gone
+ * since, the handle may be another stream's by now. */
+struct policy_host_work {
+    CUstream stream;
+    unsigned int streams_gone;
+};
+unsigned int policy_streams_gone(const struct policy *policy);
+/* Host work (a struct policy_host_work) was launched. The second parameter is as context_policy_each passes it. */
+void policy_host_work_add(struct policy *policy, const void *host_work);
 /* The number of host work reports so far; 0: policy is NULL. */
 uint64_t policy_host_work_seq(const struct policy *policy);
 /* As policy_synced, after a wait for one stream: has an effect only if all uncompleted host work is on that stream. */

@@ -26,6 +26,8 @@
 
 static atomic_int devices;            /* number of devices that the process can use; 0: not known yet */
 static atomic_bool graphs_touch_host; /* a graph has, or may have, a node that touches host memory */
+/* Streams that had gone when this thread's last launch of host work began; see hazard_host_work_end. */
+static __thread unsigned int streams_gone __attribute__((tls_model("initial-exec")));
 
 /* Stands for all contexts' policies: for example of a green context's stream, whose work every free on the device waits
  * for. */
@@ -61,15 +63,17 @@ struct policy *hazard_host_work_begin(CUstream stream)
     if (is_captured(stream) || conf_get()->free.number != FREE_AUTO)
         return NULL;
     policy = of_stream(stream);
+    if (policy)
+        streams_gone = policy_streams_gone(policy);
     return policy ? policy : &every_policy;
 }
 
 void hazard_host_work_end(struct policy *policy, CUstream stream)
 {
     if (policy == &every_policy)
-        context_policy_each(policy_host_work_add, POLICY_STREAM_MIXED);
+        context_policy_each(policy_host_work_add, &(struct policy_host_work){.stream = POLICY_STREAM_MIXED});
     else if (policy)
-        policy_host_work_add(policy, stream);
+        policy_host_work_add(policy, &(struct policy_host_work){stream, streams_gone});
 }
 
 /* True if addr is, or may be, host memory. */

@@ -14,6 +14,7 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/arrivals.h"
+#include "context/capture_gate.h"
 #include "context/cuda_memory.h"
 #include "context/enter.h"
 #include "context/lifetime.h"
@@ -335,6 +336,19 @@ static bool is_unmapped(uint64_t addr)
     return found;
 }
 
+/* True: all work has ended. Beside a capture, which may be this thread's own, the wait is in vain: once for each. */
+static bool wait_to_unmap(int device, unsigned int ms)
+{
+    static atomic_uint waited; /* capture_total when a thread last waited in vain */
+    const unsigned int total = atomic_load(&capture_total);
+    const bool again = capture_active_now() && atomic_load(&waited) == total;
+    const bool done = context_wait_device_for(device, again ? 0 : ms);
+
+    if (!done)
+        atomic_store(&waited, total);
+    return done;
+}
+
 /*
  * Used memory is about to be unmapped, or has gone already. The program goes on to release its memory and its
  * addresses, so only the deregistration can be deferred. Where it cannot be done now, the segment stays parked and is
@@ -348,7 +362,7 @@ static void segment_ends(const struct entry *entry, unsigned int *ms)
         return;
     }
     /* The program itself answers for its memory being out of use when it unmaps it. */
-    if (!context_wait_device_for(entry->device, *ms))
+    if (!wait_to_unmap(entry->device, *ms))
         *ms = 0;
     pthread_mutex_lock(&direct.lock);
     direct_add(&direct.unmapped, &(struct entry){.addr = entry->addr, .size = entry->size});

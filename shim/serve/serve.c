@@ -211,13 +211,15 @@ void serve_context_ended(void)
     serve_had_context = false;
 }
 
-/* True if the context that is current has ended: the driver refuses every free then. A capture would be disturbed. */
-static bool current_is_over(const struct real_driver *driver, CUcontext current)
+/* True if the context that is current has ended: the driver refuses every free then. A capture would be disturbed by
+ * the question: *ret_asked. */
+static bool current_is_over(const struct real_driver *driver, CUcontext current, bool *ret_asked)
 {
+    const bool may = current && atomic_load(&any_ended);
     size_t free, total;
 
-    return current && atomic_load(&any_ended) && !capture_active() &&
-           driver->cuMemGetInfo_v2(&free, &total) == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    *ret_asked = !may || !capture_active();
+    return may && *ret_asked && driver->cuMemGetInfo_v2(&free, &total) == CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 /*
@@ -229,14 +231,15 @@ static __attribute__((noinline, cold)) bool thread_asks(bool *ret_over)
 {
     const struct real_driver *driver = real_driver_get();
     CUcontext current = NULL;
+    bool asked;
 
     *ret_over = false;
     if (!driver)
         return true;
     if (driver->cuCtxGetCurrent(&current) == CUDA_ERROR_NOT_PERMITTED)
         return false;
-    *ret_over = current_is_over(driver, current);
-    answered = !*ret_over;
+    *ret_over = current_is_over(driver, current, &asked);
+    answered = asked && !*ret_over;
     return true;
 }
 

@@ -15,11 +15,12 @@ static void *ballast;
 static void *block[BLOCKS];
 static size_t size[BLOCKS];
 static int blocks;
+static cudaStream_t freeing; /* all blocks but the last one are freed there; NULL: by cudaFree */
 
 static int all_free(void)
 {
     for (int i = 0; i < blocks; i++)
-        OK(cudaFree(block[i]));
+        OK(freeing && i + 1 < blocks ? cudaFreeAsync(block[i], freeing) : cudaFree(block[i]));
     blocks = 0;
     return 0;
 }
@@ -291,6 +292,21 @@ BT_TEST(freed_beside_capture)
             OK(cudaMalloc(&block[blocks], avail / 16 * 11 / parts[i]));
         TRY(served_beside_capture(cudaStreamCaptureModeThreadLocal, avail - 32 * BT_MIB));
     }
+    return end();
+}
+
+/* So can memory that a stream has freed, once a free has waited. */
+BT_TEST(freed_by_stream_beside_capture)
+{
+    size_t avail;
+
+    TRY(begin(&avail));
+    for (blocks = 0; blocks < 2; blocks++)
+        OK(cudaMalloc(&block[blocks], avail / 16 * 5));
+    OK(cudaStreamCreateWithFlags(&freeing, cudaStreamNonBlocking));
+    TRY(served_beside_capture(cudaStreamCaptureModeThreadLocal, avail - 32 * BT_MIB));
+    OK(cudaStreamDestroy(freeing));
+    freeing = NULL;
     return end();
 }
 

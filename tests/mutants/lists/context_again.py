@@ -36,6 +36,8 @@ MUTANTS = [
         ("return result && result != CUDA_ERROR_NOT_READY ? driver->cuStreamQuery(stream) : result;", "return result;")]),
     Mutant("the caller's context is brought back at the first attempt or never", ["shim_enter", "shim_lookup"], [
         ("if (driver->cuCtxPopCurrent_v2(&ignored)) driver->cuCtxPopCurrent_v2(&ignored);", "driver->cuCtxPopCurrent_v2(&ignored);")]),
+    Mutant("a free does not see that a capture has ended", ["shim_capture_asks"], [
+        ("if (capture_active()) /* a capture may have ended unseen; the driver is asked before the slot is taken */ capture_active_now();", "")]),
     Mutant("a stream that the driver could not be asked about captures", ["shim_capture"], [
         ("if (result) /* asked again, because a free on the stream would be refused */", "if (false)")]),
     Mutant("a context that could not be numbered loses its pool when a reference is given back", ["shim_ending"], [

@@ -60,6 +60,8 @@ MUTANTS = [
     Mutant("auto: a stream is asked about once its work runs", ["shim_launches"], [
         ("w->policy = hazard_host_work_begin(w->stream);", ";", "host_work_before"),
         ("launched(w);", "hazard_host_work_end(hazard_host_work_begin(w->stream), w->stream);", "host_work_after")]),
+    Mutant("auto: a stream that has gone while its work was launched is known by its handle", ["shim_policy"], [
+        ("&(struct policy_host_work){stream, streams_gone}", "&(struct policy_host_work){stream, policy_streams_gone(policy)}")]),
 
     # --- errors ---
     Mutant("cuMemFreeAsync after an error that did not last frees nothing", ["shim_refused"], [

@@ -67,9 +67,15 @@ MUTANTS = [
     Mutant("used memory: what is unmapped comes back", ["shim_nccl_direct"], [
         ("if (!done && !direct_overlapping(", "(void)done; if (!direct_overlapping(")]),
     Mutant("used memory: an unmapping waits for what never ends", ["shim_nccl_direct"], [
-        ("if (!context_wait_device_for(entry->device, *ms))", "if (!context_wait_device(entry->device))")]),
+        ("if (!wait_to_unmap(entry->device, *ms))", "if (!context_wait_device(entry->device))")]),
     Mutant("used memory: an unmapping waits in vain for each part", ["shim_nccl_direct"], [
-        ("if (!context_wait_device_for(entry->device, *ms)) *ms = 0;", "context_wait_device_for(entry->device, *ms);")]),
+        ("if (!wait_to_unmap(entry->device, *ms)) *ms = 0;", "wait_to_unmap(entry->device, *ms);")]),
+    Mutant("used memory: each unmapping waits for a capture", ["shim_nccl_direct"], [
+        ("capture_active_now() && atomic_load(&waited) == total;", "false;")]),
+    Mutant("used memory: an unmapping waits for the first capture alone", ["shim_nccl_direct"], [
+        ("capture_active_now() && atomic_load(&waited) == total;", "capture_active_now() && atomic_load(&waited);")]),
+    Mutant("used memory: no unmapping waits after one that waited in vain", ["shim_nccl_direct"], [
+        ("capture_active_now() && atomic_load(&waited) == total;", "atomic_load(&waited) == total;")]),
     Mutant("memory of the pool is not registered where some was unmapped in a group", ["shim_nccl_direct"], [
         ("nccl_retry_parked(device); rc = nccl_reg_segment_add(", "rc = nccl_reg_segment_add(")]),
     Mutant("used memory: other memory is freed that has come to its address", ["shim_nccl_direct"], [

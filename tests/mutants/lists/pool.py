@@ -129,6 +129,13 @@ MUTANTS = [
         ("if (atomic_load(&pool->shown.ordering) || atomic_load(&pool->shown.deferring)) later_set(pool);", "")]),
     Mutant("a destroyed pool counts as one with blocks that streams have freed", ["deferred"], [
         ("lock_give(&pool->lock); later_clear(pool);", "lock_give(&pool->lock);")]),
+    Mutant("a free that has waited beside a capture leaves deferred blocks alone",
+           ["deferred", "oom static preloaded / freed_by_stream_beside_capture"], [
+        ("(is_free && !atomic_load_explicit(&pool->shown.frees_fail, memory_order_relaxed))", "(is_free && false)")]),
+    Mutant("frees that fail beside a capture take up all deferred blocks", ["deferred"], [
+        ("(is_free && !atomic_load_explicit(&pool->shown.frees_fail, memory_order_relaxed))", "is_free")]),
+    Mutant("after a free that failed beside a capture none publishes deferred blocks", ["deferred"], [
+        ("atomic_store_explicit(&pool->shown.frees_fail, rc != 0,", "atomic_store_explicit(&pool->shown.frees_fail, true,")]),
     Mutant("relaxed: frees are deferred during a capture", ["oom static relaxed beside a capture"], [
         ("if (defers && !pool->config.order->frozen(pool->config.arg) && block_defer(", "if (defers && block_defer(")]),
     Mutant("the device waits for nothing after another call has taken the deferred blocks", ["order"], [

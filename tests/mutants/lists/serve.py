@@ -38,7 +38,9 @@ MUTANTS = [
         ("if (!thread_may_free(addr, &verdict) && (verdict != SERVE_OVER || release == pool_free)) return verdict;",
          "verdict = SERVE_DONE; (void)verdict;")]),
     Mutant("a free in a context that has ended is made", ["contexts static preloaded / free_after_end"], [
-        ("*ret_over = current_is_over(driver, current);", "*ret_over = false; (void)current_is_over;")]),
+        ("*ret_over = current_is_over(driver, current, &asked);", "*ret_over = false; asked = true; (void)current_is_over;")]),
+    Mutant("a context that has ended is not asked about after a free beside a capture", ["shim_refused"], [
+        ("answered = asked && !*ret_over;", "answered = !*ret_over;")]),
     Mutant("a context that its thread has ended is not begun anew", ["contexts shared preloaded / free_after_end"], [
         ("if (verdict == SERVE_OVER) return free_anew(ptr, CALLER);",
          "if (verdict == SERVE_OVER) return cudaErrorContextIsDestroyed; (void)free_anew;")]),

@@ -5,6 +5,8 @@
  *
  * The threads are one thread that uses several magazines in turn.
  */
+#include <errno.h>
+
 #include "unit.h"
 
 #include "deferred.h"
@@ -186,6 +188,38 @@ KEPT_CASE(test_frozen_frees_leave_alone_what_is_kept)
     for (unsigned int i = 20; i-- > 0; block = block->link)
         assert_int_equal(block->addr, addr[i]); /* the last one first */
     assert_null(block);
+    env->fake->frozen = false;
+}
+
+static size_t left; /* bytes that are still deferred during an order */
+
+static int order_looks(struct fake *fake)
+{
+    left = deferred_bytes(fake->user);
+    return fake->order_rc;
+}
+
+/* But a free that waits although nothing else can be ordered, as beside a capture, publishes them as well: unless the
+ * free before it has failed. */
+KEPT_CASE(test_frozen_frees_publish_what_is_kept)
+{
+    static const struct {
+        int rc;
+        size_t left, then; /* MiB during the free, and after it */
+    } frees[] = {{0, 0, 0}, {0, 0, 0}, {-EBUSY, 0, 8}, {-EBUSY, 12, 16}, {0, 20, 20}, {0, 0, 0}};
+    uint64_t addr[2 * sizeof(frees) / sizeof(frees[0])];
+
+    alloc_all(env->pool, addr, sizeof(addr) / sizeof(addr[0]), 4 * MIB);
+    env->fake->user = env->pool;
+    env->fake->order_hook = order_looks;
+    env->fake->frozen = true;
+    for (unsigned int i = 0; i < sizeof(frees) / sizeof(frees[0]); i++) {
+        env->fake->order_rc = frees[i].rc;
+        assert_int_equal(pool_free_later(addr[2 * i]), 0);
+        release(addr[2 * i + 1]);
+        assert_int_equal(left, frees[i].left * MIB);
+        assert_int_equal(deferred_bytes(env->pool), frees[i].then * MIB);
+    }
     env->fake->frozen = false;
 }
 

@@ -66,6 +66,24 @@ READY_CASE(test_ask_nobody)
     assert_int_equal(closed(), 1);
 }
 
+/* A free sees the end before it decides how to wait: otherwise every free would wait on the host. */
+ISOLATED_CASE(test_free_asks, .environment = "CUPOOL_FREE=ordered")
+{
+    struct context *context = ready();
+
+    for (int i = 0; i < 2; i++) {
+        begin(i ? CU_STREAM_PER_THREAD : s0); /* the thread ends, or the stream's capture */
+        assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
+        assert_non_null(strstr(fake_log(), "free:"));
+        of(s0)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
+        atomic_fetch_add(&fake.ns, i ? 0 : ASK_NS);
+        fake.dead_threads = i;
+        assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
+        assert_null(strstr(fake_log(), "free:"));
+        assert_int_equal(closed(), 0);
+    }
+}
+
 /* --- streams that other threads destroy --- */
 
 static struct {

@@ -121,7 +121,8 @@ ISOLATED_CASE(test_init_again)
 /* Words: H host work, S a wait for a stream, G a stream is gone, each with a stream: a, b of context 0, o of context 1,
  * g of a green context, L the legacy stream, P the per-thread one. C a wait for the current context, D for context 1. B
  * a wait begins, E it ends for a stream, X for the context. T as S, when context 1 has the handle of a. F a free. K
- * another context is current. 0, 1: does the next free in context 0 wait? */
+ * another context is current. N, R: H in two steps, the call begins and returns. 0, 1: does the next free in context 0
+ * wait? */
 static const char *const host_work_seq_of[] = {
     "1",                     /* what was launched before the context was known */
     "1 Sa 1 SL 1 SP 1 C 0",  /* nobody knows in which stream that was */
@@ -138,6 +139,8 @@ static const char *const host_work_seq_of[] = {
     "C Ha Ga Sa 1 C 0",      /* the handle may be another stream's by now */
     "C Ha Gb Sa 0",          /* */
     "C Ga Ha Sa 0",          /* */
+    "C Na Ga Ra Sa 1 C 0",   /* it may be already when the call returns that has launched the work */
+    "C Ga Na Ra Sa 0",       /* */
     "C Ha F 0 Sa 0",         /* */
     "C Ha B Ha Ea 1 Sa 0",   /* work that came while one waited is not over */
     "C Ha B Ha X 1 C 0",     /* */
@@ -176,6 +179,7 @@ static void pay(CUcontext handle)
 
 static void word_do(struct policy *policy, const char *word)
 {
+    static struct policy *launched_for;
     static uint64_t begun;
     const CUstream stream = stream_of(word[1]);
     uint64_t debts;
@@ -183,6 +187,12 @@ static void word_do(struct policy *policy, const char *word)
     switch (word[0]) {
     case 'H':
         host_launched(stream);
+        break;
+    case 'N':
+        launched_for = hazard_host_work_begin(stream);
+        break;
+    case 'R':
+        hazard_host_work_end(launched_for, stream);
         break;
     case 'S':
         hazard_stream_wait_end(stream, hazard_context_wait_begin(NULL));

@@ -257,6 +257,7 @@ static void captures(void)
     get(9 * MIB);
     sweep_say("later=%d", (int)serve_free_later(three, stream));
     sweep_say("release=%llu", (unsigned long long)serve_release(0, "test"));
+    fake.streams[10].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
     capture_begun(capture_begin(other), other, true);
     capture_begun(capture_begin(CU_STREAM_PER_THREAD), CU_STREAM_PER_THREAD, false);
     sweep_say("on=%d", capture_active_on(stream));

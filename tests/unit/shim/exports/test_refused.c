@@ -252,6 +252,28 @@ ISOLATED_CASE(test_lacks_context, .environment = ORDERED)
     assert_false(serve_lacks_context());
 }
 
+/* In a context that has ended the driver refuses frees. Beside a capture it cannot be asked whether this one has: it is
+ * asked by the next free after the capture. */
+ISOLATED_CASE(test_context_is_over, .environment = ORDERED)
+{
+    struct context *context;
+    uint64_t addr[2];
+
+    fake_start();
+    context = context_current(&fake.driver);
+    for (unsigned int i = 0; i < 2; i++)
+        assert_int_equal(pool_alloc(context->pool, MIB, &addr[i]), 0);
+    serve_context_ended();
+    fake.contexts[5].error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    fake_current(fake_context(5));
+    atomic_store(&capture_count, 1);
+    assert_int_equal(serve_free(addr[0]), SERVE_DONE);
+    atomic_store(&capture_count, 0);
+    assert_int_equal(serve_free(addr[1]), SERVE_OVER);
+    fake_current(fake_context(0));
+    assert_int_equal(serve_free(addr[1]), SERVE_DONE);
+}
+
 /* Whether other processes were asked for the pool's request: not where the limit has refused it. */
 ISOLATED_CASE(test_has_asked, .environment = ORDERED " CUPOOL_LIMIT=4M")
 {

@@ -326,6 +326,31 @@ ISOLATED_CASE(test_unmapped_beside_work_without_end, .environment = USED)
     assert_int_equal(is.detached, 2);
 }
 
+/* Nor for a capture, which may be the thread's own: each is waited for once. Work without a capture is waited for each
+ * time. */
+ISOLATED_CASE(test_unmapped_beside_captures, .environment = USED)
+{
+    static const struct {
+        unsigned int total, count, waits; /* captures so far, and now; how long the thread waits, in milliseconds */
+    } unmaps[] = {{1, 1, 1000}, {1, 1, 0}, {1, 1, 0}, {2, 1, 1000}, {2, 1, 0}, {2, 0, 1000}, {2, 0, 1000}};
+    const CUdeviceptr addr = 0x660000000000;
+    const ncclComm_t comm = comm_begin();
+    uint64_t before;
+
+    fake.relax_step = MS;
+    fake.contexts[0].launched++;
+    for (size_t i = 0; i < COUNT(unmaps); i++) {
+        map(addr + i * 2 * MIB, 2 * MIB);
+        assert_int_equal(reduce(comm, addr + i * 2 * MIB, 64), 0);
+        atomic_store(&capture_total, unmaps[i].total);
+        atomic_store(&capture_count, unmaps[i].count);
+        before = now();
+        direct_range_ends(addr + i * 2 * MIB, 2 * MIB);
+        assert_int_equal(now() - before, unmaps[i].waits * MS);
+        atomic_store(&capture_count, 0);
+    }
+}
+
 /* The driver refuses to unmap it: it is there as before, and registered anew with its next use. */
 ISOLATED_CASE(test_not_unmapped, .environment = USED)
 {
