@@ -335,7 +335,7 @@ MUTANTS = [
         ("atomic_fetch_sub(&context->freeing, 1);", ";")]),
     Mutant("pinned memory that is freed in the driver does not count", ["waits static preloaded / beside_pinned_free", "sweep_exports"], [
         ("struct context *const context = driver_free_begin((uintptr_t)ptr);", "struct context *const context = NULL;")]),
-    Mutant("free memory does not count deferred blocks", ["meminfo static preloaded"], [
+    Mutant("free memory does not count deferred blocks", ["shim_memory"], [
         ("continue; } pool_flush(context->pool); pool_stats_get(", "continue; } pool_stats_get(")]),
     Mutant("no large blocks share a segment", ["stats / Packed"], [(".break_max = as->capacity / SHARED_PART,", ".break_max = 0,")]),
     Mutant("a small device has its segments packed like a large one", ["stats / Packed"], [

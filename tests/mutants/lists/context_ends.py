@@ -50,7 +50,7 @@ MUTANTS = [
         ("if (!*ret_leaving || !context->primary) return true;", "if (!*ret_leaving) return true;", "pin_counted")]),
     Mutant("free memory: a primary context whose release takes long does not count", ["shim_memory"], [
         ("return !*ret_leaving || pin_pool(context);", "return !*ret_leaving;", "pin_counted")]),
-    Mutant("free memory: what is counted can be destroyed meanwhile", ["shim_memory"], [
+    Mutant("free memory: what is counted can be destroyed meanwhile", ["shim_lookup"], [
         ("context->pool) return true; pins_remove(context);", "context->pool) { pins_remove(context); return true; } pins_remove(context);",
          "pin_pool")]),
     Mutant("a refused request waits for the end of a context that holds no idle memory", ["shim_memory"], [
@@ -85,8 +85,6 @@ MUTANTS = [
     Mutant("use: what a stream was refused to free is not registered any more", ["shim_nccl_direct"], [
         ("result = ((__typeof__(&cuMemFreeAsync))real_find(symbol))(ptr, stream); direct_freed(ptr, result == CUDA_SUCCESS);",
          "result = ((__typeof__(&cuMemFreeAsync))real_find(symbol))(ptr, stream);")]),
-    Mutant("use: freed memory may be registered", ["shim_nccl_direct"], [
-        ("driver_free_end(context); direct_freed(ptr, result == CUDA_SUCCESS);", "driver_free_end(context); direct_freed(ptr, false);")]),
     Mutant("use: memory that its context took along comes back", ["shim_nccl_direct"], [
         ("context_delete(&direct.leaving, context);", "")]),
 ]

@@ -261,6 +261,21 @@ READY_CASE(test_beside_leaving)
     context_unpin(context);
 }
 
+/* A destruction is not waited for, and the pool stays as long as it is looked at. */
+READY_CASE(test_pool_beside_leaving)
+{
+    bool leaving = false;
+    unsigned int i = 0;
+
+    context->primary = false;
+    atomic_store(&context->leaving, 1);
+    assert_ptr_equal(context_next_pool(&i, 0, &leaving), context);
+    assert_true(leaving && busy(context, true));
+    context_unpin(context);
+    assert_null(context_next_pool(&i, 0, &leaving));
+    assert_false(busy(context, true));
+}
+
 /* A context that nobody knows may be ending. */
 ISOLATED_CASE(test_beside_ending)
 {
@@ -430,6 +445,7 @@ READY_CASE(test_frees_of_ended)
     atomic_store(&context->failed, true);
     assert_int_equal(serve_free_later(addr, stream), SERVE_FORWARD);
     capture_begun(capture_begin(stream), stream, true);
+    fake.streams[0].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
     assert_int_equal(memory_free_async(addr, stream), SERVE_FORWARD);
     assert_int_equal(now(), start);
     assert_true(pool_is_live(addr));

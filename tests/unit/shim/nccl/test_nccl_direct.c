@@ -235,6 +235,7 @@ ISOLATED_CASE(test_not_freed, .environment = USED)
     nccl_stats_get(&is);
     assert_int_equal(is.segments, 2);
     /* Nor does anything come back that its context has taken along. */
+    assert_int_equal(fake.driver.cuMemAlloc_v2(&addrs[2], 4 * MIB), CUDA_SUCCESS);
     direct_allocated(addrs[2], 4 * MIB);
     assert_false(direct_free(addrs[2], /* waits: */ true, &(CUresult){0}));
     context_gone(context_leaving(fake_context(0)), true);
