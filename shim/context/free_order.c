@@ -247,23 +247,25 @@ static CUresult wait_by_free(struct context *context, bool pinned)
     const struct real_driver *driver = context->driver;
     void *host = NULL;
     CUdeviceptr ptr = 0;
+    bool counted;
     CUresult result = pinned ? driver->cuMemAllocHost_v2(&host, 1) : driver->cuMemAlloc_v2(&ptr, 1);
 
     if (result)
         return result;
+    counted = pin_count(&context->freeing); /* the capture may end first, and then threads ask: see driver_free.h */
     pin_sleep(context);
     result = pinned ? driver->cuMemFreeHost(host) : driver->cuMemFree_v2(ptr);
     pin_wake();
+    if (counted)
+        pin_uncount(&context->freeing);
     if (result)
         (void)(pinned ? driver->cuMemFreeHost(host) : driver->cuMemFree_v2(ptr));
     return result;
 }
 
-/*
- * Wait on the host while a stream captures. cuCtxSynchronize would invalidate the capture; a cuMemFree by a thread in
+/* Wait on the host while a stream captures. cuCtxSynchronize would invalidate the capture; a cuMemFree by a thread in
  * relaxed mode does not, and it waits for the device as well. So does cuMemFreeHost, which takes longer, but needs
- * nothing of a device that is full.
- */
+ * nothing of a device that is full. */
 static CUresult order_beside_capture(struct context *context)
 {
     struct visit visit;

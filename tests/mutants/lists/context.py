@@ -317,17 +317,6 @@ MUTANTS = [
         ("idle += stats.idle + arrivals_outstanding(context);", "idle = stats.idle + arrivals_outstanding(context);")]),
     Mutant("free memory is that of all devices", ["shim_memory", "meminfo static preloaded / each_device"], [
         ("uint64_t idle = 0, used = 0; for (unsigned int i = 0; (context = context_next_staying(&i, device));", "uint64_t idle = 0, used = 0; (void)device; for (unsigned int i = 0; (context = context_next_staying(&i, CONTEXT_ALL));")]),
-    Mutant("a question is held up by another thread's free in the driver", ["shim_frees", "waits static preloaded / beside_pitched_free"], [
-        ("if (!capture_active() && !atomic_load(&context->freeing))", "if (!capture_active())")]),
-    Mutant("a free in the driver holds up a question under way", ["shim_frees"], [
-        ("for (unsigned int i = 0; seq & 1 && atomic_load(&ask->seq) == seq && now_ns() < limit; i++) lock_relax(i);", "(void)limit;")]),
-    Mutant("a refused request of a stream orders deferred blocks beside a free in the driver",
-           ["waits static preloaded / beside_pitched_free", "waits static preloaded / beside_pinned_free"], [
-        ("(atomic_load(&other->freeing) ? pool_yield : pool_trim)(other->pool,", "pool_trim(other->pool,")]),
-    Mutant("nothing is asked any more after a free in the driver", ["shim_frees"], [
-        ("atomic_fetch_sub(&context->freeing, 1);", ";")]),
-    Mutant("pinned memory that is freed in the driver does not count", ["waits static preloaded / beside_pinned_free", "sweep_exports"], [
-        ("struct context *const context = driver_free_begin((uintptr_t)ptr);", "struct context *const context = NULL;")]),
     Mutant("free memory does not count deferred blocks", ["meminfo static preloaded"], [
         ("{ pool_flush(context->pool); pool_stats_get(context->pool, &stats); idle +=", "{ pool_stats_get(context->pool, &stats); idle +=")]),
     Mutant("no large blocks share a segment", ["stats / Packed"], [(".break_max = as->capacity / SHARED_PART,", ".break_max = 0,")]),
