@@ -234,7 +234,7 @@ static inline int cupool_backend_set(int backend)
  * has resumed the device: such work meets an illegal address. Meanwhile requests get new memory, which is not paused,
  * and memory can be freed as always. Memory that the pool did not serve (see cupool_stats.bypassed) stays.
  *
- * 0: paused. -EBUSY: a stream captures; memory is exported to another process, or registered with NCCL
+ * 0: paused. -EBUSY: a stream captures; memory of the device is exported, or registered with NCCL
  * (CUPOOL_REGISTER); another thread pauses or resumes the device, or still fills memory (CUPOOL_FILL). -EALREADY: it is
  * paused. -EOPNOTSUPP: its memory comes from another backend, or CUPOOL_DEBUG=guard looks at it. -ENOMEM: no pinned
  * host memory for the contents. -EIO: the driver has refused. -EAGAIN: nothing has been pooled yet. -EINVAL: no such

@@ -115,12 +115,33 @@ bool arrivals_collect_one(struct context *context)
     return collect(context, 0, WHOEVER_FREES, 1);
 }
 
+/* When this thread's waits for other threads' memory end, in nanoseconds of the monotonic clock; 0: each on its own. */
+static __thread uint64_t others_until __attribute__((tls_model("initial-exec")));
+
+void arrivals_share_begin(uint64_t ns)
+{
+    others_until = now_ns() + ns;
+}
+
+void arrivals_share_end(void)
+{
+    others_until = 0;
+}
+
+/* others_ns, or what is left of it. */
+static uint64_t others_left(uint64_t others_ns)
+{
+    const uint64_t now = now_ns(), left = others_until > now ? others_until - now : 0;
+
+    return others_until && left < others_ns ? left : others_ns;
+}
+
 bool arrivals_collect_own(struct context *context, uint64_t others_ns)
 {
     const bool is_own = order_wait_own(context);
     const uint64_t given = arrivals_given(context);
     _Atomic(uint64_t) *gave_up = &context->gave_up[is_own];
-    uint64_t patience = is_own ? ARRIVALS_OWN_NS : others_ns, limit;
+    uint64_t patience = is_own ? ARRIVALS_OWN_NS : others_left(others_ns), limit;
     bool any;
 
     if (atomic_load(gave_up) == given && patience > ARRIVALS_AGAIN_NS)

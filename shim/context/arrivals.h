@@ -38,6 +38,10 @@ bool arrivals_collect_one(struct context *context);
 /* As arrivals_collect, polling for ARRIVALS_OWN_NS while this thread's free is the last one, and for others_ns
  * otherwise. Memory that a thread has waited for in vain is waited for only briefly. */
 bool arrivals_collect_own(struct context *context, uint64_t others_ns);
+/* Between these all waits of this thread for memory that other threads' frees have released end after ns nanoseconds
+ * together. */
+void arrivals_share_begin(uint64_t ns);
+void arrivals_share_end(void);
 /* Bytes that have been given back and have not arrived at the driver yet. */
 size_t arrivals_outstanding(const struct context *context);
 

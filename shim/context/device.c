@@ -2,6 +2,7 @@
 /* device.c - see device.h. No locks. */
 #include "context/device.h"
 
+#include "base/conf_types.h"
 #include "clock.h"
 #include "context/arrivals.h"
 #include "context/capture_gate.h"
@@ -46,6 +47,15 @@ static struct context *next_giving(unsigned int *i, int device)
     return NULL;
 }
 
+/* A free in the driver would hold up the order of deferred blocks, and the event behind which virtual memory goes, and
+ * with them this call. */
+static size_t give_back(struct context *context)
+{
+    if (!atomic_load(&context->freeing))
+        return pool_trim(context->pool, "oom");
+    return pool_kind_get(context->pool) == BACKEND_VMM ? 0 : pool_yield(context->pool, "oom");
+}
+
 bool device_trim(int device, const struct context *except)
 {
     struct context *other;
@@ -54,8 +64,7 @@ bool device_trim(int device, const struct context *except)
     for (unsigned int i = 0; (other = next_giving(&i, device)); context_unpin(other)) {
         if (other == except)
             continue;
-        /* A free in the driver would hold up the order of deferred blocks, and with it this call. */
-        any |= (atomic_load(&other->freeing) ? pool_yield : pool_trim)(other->pool, "oom") != 0;
+        any |= give_back(other) != 0;
         any |= arrivals_collect_own(other, ARRIVALS_OTHERS_NS);
     }
     return any;

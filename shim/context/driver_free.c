@@ -4,8 +4,10 @@
 
 #include "base/process.h"
 #include "clock.h"
-#include "context/capture_gate.h"
 #include "context/context_state.h"
+#include "context/enter.h"
+#include "context/own_stream.h"
+#include "context/pins.h"
 #include "context/registry.h"
 #include "lock.h"
 #include "real/real.h"
@@ -13,31 +15,39 @@
 /* The longest wait for a question, in nanoseconds. Another free, which is not seen, may hold that up. */
 #define ASK_WAIT_NS 10000000
 
-/* The pooled context that has the memory; NULL: none. */
-static struct context *context_with(CUdeviceptr addr)
+/* The driver, if there is a pooled context. */
+static const struct real_driver *driver_get(void)
 {
-    const bool any = addr && atomic_load(&contexts.count) && !process_is_passive();
-    const struct real_driver *driver = any ? real_driver_get() : NULL;
-    CUcontext handle = NULL;
-
-    /* While a stream captures nothing is asked. */
-    if (!driver || !driver->cuPointerGetAttribute || capture_active() ||
-        driver->cuPointerGetAttribute(&handle, CU_POINTER_ATTRIBUTE_CONTEXT, addr))
-        return NULL;
-    return context_find(handle);
+    return atomic_load(&contexts.count) && !process_is_passive() ? real_driver_get() : NULL;
 }
 
-struct context *driver_free_begin(CUdeviceptr addr)
+/* By the library's own stream other threads give memory back meanwhile, and its creation would be held up. */
+static void stream_make(struct context *context)
 {
-    struct context *context = context_with(addr);
+    struct visit visit;
+
+    if (atomic_load(&context->stream) || !context_defers(context) || !context_pin(context))
+        return;
+    pin_sleep(context);
+    if (!context_enter(context, &visit))
+        (void)own_stream(context);
+    context_leave(context, &visit);
+    pin_wake();
+    context_unpin(context);
+}
+
+static struct context *begin(struct context *context)
+{
     const struct slot *ask;
     uint64_t seq, limit;
 
     if (!context)
         return NULL;
+    stream_make(context);
     ask = &context->slots[SLOT_ASK];
     /* order_ask takes its slot, then looks at `freeing`. */
-    atomic_fetch_add(&context->freeing, 1);
+    if (!pin_count(&context->freeing))
+        return NULL;
     seq = atomic_load(&ask->seq);
     limit = seq & 1 ? now_ns() + ASK_WAIT_NS : 0;
     for (unsigned int i = 0; seq & 1 && atomic_load(&ask->seq) == seq && now_ns() < limit; i++)
@@ -45,10 +55,30 @@ struct context *driver_free_begin(CUdeviceptr addr)
     return context;
 }
 
+struct context *driver_free_begin(CUdeviceptr addr)
+{
+    const struct real_driver *driver = addr ? driver_get() : NULL;
+    CUcontext handle = NULL;
+
+    /* Also while a stream captures: the capture may end before the free. */
+    if (!driver || !driver->cuPointerGetAttribute ||
+        driver->cuPointerGetAttribute(&handle, CU_POINTER_ATTRIBUTE_CONTEXT, addr))
+        return NULL;
+    return begin(context_find(handle));
+}
+
+struct context *driver_free_begin_current(void)
+{
+    const struct real_driver *driver = driver_get();
+    CUcontext handle = NULL;
+
+    return driver && !driver->cuCtxGetCurrent(&handle) ? begin(context_find(handle)) : NULL;
+}
+
 /* The context may have ended meanwhile, and its entry may be another one's: its questions were not asked for a while.
  */
 void driver_free_end(struct context *context)
 {
     if (context)
-        atomic_fetch_sub(&context->freeing, 1);
+        pin_uncount(&context->freeing);
 }

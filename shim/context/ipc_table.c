@@ -475,15 +475,21 @@ void ipc_table_forget(void)
     atomic_store(&ipc_table_blocks, 0);
 }
 
-void ipc_table_count(struct ipc_table_counts *ret_counts)
+void ipc_table_count(bool (*is_left_out)(const struct context *owner, int device), int device,
+                     struct ipc_table_counts *ret_counts)
 {
+    unsigned int left_out = 0;
+
     *ret_counts = (struct ipc_table_counts){.blocks = 0};
     pthread_mutex_lock(&table.lock);
     for (unsigned int i = 0; i < BUCKETS; i++)
         for (const struct block *block = table.by_addr[i]; block; block = block->next_addr) {
-            ret_counts->blocks++;
-            ret_counts->held += block->holds != 0;
-            ret_counts->parked += block->parked;
+            const bool counts = !is_left_out || !is_left_out(block->owner, device);
+
+            left_out += !counts;
+            ret_counts->held += counts && block->holds;
+            ret_counts->parked += counts && block->parked;
         }
+    ret_counts->blocks = atomic_load(&ipc_table_blocks) - left_out;
     pthread_mutex_unlock(&table.lock);
 }

@@ -96,10 +96,12 @@ void ipc_table_segment_gone(uint64_t segment);
 /* In a forked child. */
 void ipc_table_forget(void);
 
-/* The blocks in the books, those that are held, and those that are parked; for reports and tests. */
+/* The blocks in the books or just leaving them, those that are held, and those that are parked, without blocks in the
+ * books of which is_left_out says so (NULL: all); it takes no lock. */
 struct ipc_table_counts {
     unsigned int blocks, held, parked;
 };
-void ipc_table_count(struct ipc_table_counts *ret_counts);
+void ipc_table_count(bool (*is_left_out)(const struct context *owner, int device), int device,
+                     struct ipc_table_counts *ret_counts);
 
 #endif

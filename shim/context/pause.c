@@ -112,13 +112,28 @@ static int check_driver(const struct real_driver *driver, bool keep)
                : 0;
 }
 
+static bool is_elsewhere(const struct context *owner, int device)
+{
+    return owner->device != device;
+}
+
+/* Whether another process could open memory of the device. */
+static bool is_exported(int device)
+{
+    struct ipc_table_counts counts = {0};
+
+    if (ipc_table_any())
+        ipc_table_count(is_elsewhere, device, &counts);
+    return counts.blocks;
+}
+
 static int check_context(struct context *context, bool keep)
 {
     if (pool_kind_get(context->pool) != BACKEND_VMM)
         return refuse(-EOPNOTSUPP, "its memory does not come from virtual memory calls (CUPOOL_BACKEND=vmm)");
     if (context_failed(context))
         return refuse(-EIO, "a context has met an error that it does not recover from");
-    if (pool_has_withdrawn(context->pool, BACKEND_VMM) || ipc_table_any())
+    if (pool_has_withdrawn(context->pool, BACKEND_VMM) || is_exported(context->device))
         return refuse(-EBUSY, "memory is exported to another process or library");
     return check_driver(context->driver, keep);
 }
@@ -175,7 +190,7 @@ static int trim_and_suspend(const struct change *change)
             rc = pause_segments_find(context);
     }
     /* Again: another thread may have exported some since, and from here on none can. */
-    if (!rc && ipc_table_any())
+    if (!rc && is_exported(change->device))
         rc = -EBUSY;
     return rc == -EBUSY       ? refuse(rc, "memory is exported to another process or library")
            : rc == -ETIMEDOUT ? refuse(-EBUSY, "a thread fills memory that it has freed (CUPOOL_FILL)")

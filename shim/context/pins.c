@@ -46,6 +46,9 @@ static void record_give(void *arg)
     for (unsigned int i = 0; i < PINS_MAX; i++)
         atomic_store(&record->on[i], 0);
     atomic_store(&record->sleeps, false);
+    if (record->count)
+        atomic_fetch_sub(record->count, 1);
+    record->count = NULL;
     atomic_store(&record->taken, false);
 }
 
@@ -175,6 +178,27 @@ void pin_wake(void)
 
     if (own)
         atomic_store(&own->sleeps, false);
+}
+
+bool pin_count(atomic_uint *count)
+{
+    struct pins *own = record_get();
+
+    if (own && own->count)
+        return false;
+    atomic_fetch_add(count, 1);
+    if (own)
+        own->count = count;
+    return true;
+}
+
+void pin_uncount(atomic_uint *count)
+{
+    struct pins *own = own_record();
+
+    atomic_fetch_sub(count, 1);
+    if (own)
+        own->count = NULL;
 }
 
 void pins_fence(void)

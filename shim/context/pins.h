@@ -31,6 +31,7 @@ struct pins {
     _Atomic(uintptr_t) on[PINS_MAX];
     atomic_bool sleeps; /* in a call of the driver that waits for the device, or in none of the driver's calls */
     atomic_bool taken;  /* a thread uses this record */
+    atomic_uint *count; /* where pin_count has counted the thread; NULL: nowhere */
     struct pins *next;
 } __attribute__((aligned(64)));
 
@@ -79,6 +80,11 @@ bool pins_has(const struct context *context);
  * but its pool stays. */
 void pin_sleep(const struct context *context);
 void pin_wake(void);
+
+/* Count this thread until pin_uncount, or until it ends: one that is cancelled in a call of the driver does not come
+ * back. False: it is counted already, and nothing has changed. */
+bool pin_count(atomic_uint *count);
+void pin_uncount(atomic_uint *count);
 
 /* For the thread that ends a context, after it has marked the context: afterwards every other thread has seen that, or
  * its own mark is visible. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * driver.c - the exported functions of the driver API for memory and for time, and those of all RETRY rows of
+ * driver.c - the exported functions of the driver API for memory and for time, and those of all RETRY and WAITS rows of
  * hooks/driver.def. serve/ makes the decisions; this file translates them into the driver's errors.
  *
  * Not here: watch.c, capture_calls.c, context_calls.c, pointers.c, profiler.c, vmm.c and get_proc_address.c have the
@@ -78,8 +78,28 @@ static inline size_t lines(size_t width, size_t height)
     return __builtin_mul_overflow(width, height, &size) ? SIZE_MAX : size;
 }
 
+/* The contexts whose work the WAITS rows wait for. */
+static inline struct context *memory_at(const void *ptr)
+{
+    return driver_free_begin((uintptr_t)ptr);
+}
+
+static inline struct context *current(void)
+{
+    return driver_free_begin_current();
+}
+
 #define RUNTIME(symbol, parameters)
 #define DRIVER(symbol, parameters)
+#define WAITS(symbol, parameters, arguments, of)                                                                       \
+    EXPORT CUresult symbol parameters                                                                                  \
+    {                                                                                                                  \
+        struct context *const context = of;                                                                            \
+        const CUresult result = real_next(symbol) arguments; /* NOLINT(bugprone-macro-parentheses): a list */          \
+                                                                                                                       \
+        driver_free_end(context);                                                                                      \
+        return result;                                                                                                 \
+    }
 #define RETRY(symbol, parameters, arguments) RETRY_MEMORY(symbol, parameters, arguments, KINDS, 0, 0)
 #define RETRY_MEMORY(symbol, parameters, arguments, kind, size, least)                                                 \
     EXPORT CUresult symbol parameters                                                                                  \
@@ -128,24 +148,28 @@ static CUresult free_failed(CUdeviceptr ptr, enum serve_verdict verdict)
     }
 }
 
+/* A free of memory that is not pooled. */
+static CUresult free_by_driver(CUdeviceptr ptr, const void *caller)
+{
+    struct context *const context = driver_free_begin(ptr);
+    CUresult result;
+
+    if (!direct_free(ptr, /* waits: */ true, &result)) {
+        hazard_free(ptr, caller);
+        result = real_next(cuMemFree_v2)(ptr);
+        direct_freed(ptr, result == CUDA_SUCCESS);
+    }
+    driver_free_end(context);
+    return result;
+}
+
 EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
 {
     const enum serve_verdict verdict = serve_free(ptr);
-    struct context *context;
-    CUresult result;
 
     if (verdict == SERVE_DONE)
         return CUDA_SUCCESS;
-    if (verdict == SERVE_FORWARD && direct_free(ptr, /* waits: */ true, &result))
-        return result;
-    if (verdict != SERVE_FORWARD)
-        return free_failed(ptr, verdict);
-    hazard_free(ptr, CALLER);
-    context = driver_free_begin(ptr);
-    result = real_next(cuMemFree_v2)(ptr);
-    driver_free_end(context);
-    direct_freed(ptr, result == CUDA_SUCCESS);
-    return result;
+    return verdict == SERVE_FORWARD ? free_by_driver(ptr, CALLER) : free_failed(ptr, verdict);
 }
 
 /* While its stream captures, such a call fails; the driver returns the error. */

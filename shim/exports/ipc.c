@@ -5,6 +5,7 @@
  *
  * Locking: none.
  */
+#include "context/driver_free.h"
 #include "context/lifetime.h"
 #include "context/strict.h"
 #include "exports/export.h"
@@ -65,11 +66,14 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, CUipcMemHandle handle, u
 
 EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr ptr)
 {
+    struct context *context;
     CUresult result;
 
     if (serve_ipc_close(ptr, &result))
         return result;
+    context = driver_free_begin(ptr);
     result = real_next(cuIpcCloseMemHandle)(ptr);
+    driver_free_end(context);
     if (!result)
         serve_ipc_closed(ptr);
     return result;

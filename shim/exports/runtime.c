@@ -10,6 +10,7 @@
  */
 #include "context/capture_gate.h"
 #include "context/context_end.h"
+#include "context/driver_free.h"
 #include "exports/export.h"
 #include "exports/hazards.h"
 #include "exports/memory.h"
@@ -90,6 +91,19 @@ static __attribute__((noinline, cold)) cudaError_t free_anew(void *ptr, const vo
     return verdict == SERVE_DONE ? cudaSuccess : free_failed(ptr, verdict, caller);
 }
 
+/* A free of memory that is not pooled. With CUPOOL_HOOK=runtime the driver's free passes no hook. */
+static cudaError_t free_by_runtime(void *ptr, const void *caller)
+{
+    struct context *context;
+    cudaError_t error;
+
+    hazard_free((CUdeviceptr)ptr, caller);
+    context = process_hooks_driver() ? NULL : driver_free_begin((CUdeviceptr)ptr);
+    error = real_runtime(cudaFree, caller)(ptr);
+    driver_free_end(context);
+    return error;
+}
+
 EXPORT cudaError_t cudaFree(void *ptr)
 {
     const enum serve_verdict verdict = ptr ? serve_free((uintptr_t)ptr) : SERVE_FORWARD;
@@ -102,8 +116,7 @@ EXPORT cudaError_t cudaFree(void *ptr)
         return free_anew(ptr, CALLER);
     if (verdict != SERVE_FORWARD)
         return free_failed(ptr, verdict, CALLER);
-    hazard_free((CUdeviceptr)ptr, CALLER);
-    return real_runtime(cudaFree, CALLER)(ptr);
+    return free_by_runtime(ptr, CALLER);
 }
 
 /* on: the handle that stream stands for in this form of the function, symbol. */

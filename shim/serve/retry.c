@@ -53,15 +53,28 @@ bool serve_give_back_on(int device, unsigned int before, size_t wanted)
     return driver_answers() && !never_fits(device, wanted) && context_trim_on(device, before);
 }
 
-bool serve_give_back_anywhere(size_t wanted)
+static bool give_back_anywhere(unsigned int before, size_t wanted)
 {
-    const unsigned int before = serve_arrivals();
     bool any = false;
 
     if (!wanted)
         return serve_give_back_on(CONTEXT_ALL, before, wanted);
     for (int i = 0; i < DEVICES_MAX && device_exists(i); i++)
         any |= serve_give_back_on(i, before, wanted);
+    return any;
+}
+
+bool serve_give_back_anywhere(size_t wanted)
+{
+    const unsigned int before = serve_arrivals();
+    bool any;
+
+    /* All devices begin before the first is waited for, and are waited for together. */
+    arrivals_share_begin(0);
+    any = give_back_anywhere(before, wanted);
+    arrivals_share_begin(ARRIVALS_OTHERS_NS);
+    any |= give_back_anywhere(before, wanted);
+    arrivals_share_end();
     return any;
 }
 

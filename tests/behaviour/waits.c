@@ -224,22 +224,86 @@ static cudaError_t (*const by_context)(void) = wait_context;
 BT_ROW(freed_by_stream, freed_by_stream, &by_stream)
 BT_ROW(freed_by_context, freed_by_stream, &by_context)
 
-static const size_t pinned = BT_MIB;
+/* They go by a call that waits in the driver until the device's work is over; preloaded, the pool's memory does while a
+ * stream captures. */
+enum thing { POOLED, PITCHED, PINNED, REGISTERED, ARRAY, MIPMAPPED, MODULE, LIBRARY };
 
-/* Memory that is not pooled. */
+static void *pooled; /* the library serves no miss while a stream captures */
+
+static int thing_get(enum thing thing, void **ret)
+{
+    size_t pitch;
+
+    *ret = &stream; /* for what the simulated GPU does not have */
+    if (thing == POOLED)
+        *ret = pooled;
+    else if (thing == PITCHED)
+        OK(cudaMallocPitch(ret, &pitch, BT_KIB, BT_KIB));
+    else if (thing == PINNED)
+        OK(cudaMallocHost(ret, BT_MIB));
+    else if (thing == REGISTERED)
+        CHECK((*ret = aligned_alloc(4096, 4096)) && !cudaHostRegister(*ret, 4096, cudaHostRegisterDefault));
+    return 0;
+}
+
+static int thing_put(enum thing thing, void *p)
+{
+    switch (thing) {
+    case POOLED:
+    case PITCHED:
+        return cudaFree(p);
+    case PINNED:
+        return cudaFreeHost(p);
+    case REGISTERED:
+        return cudaHostUnregister(p);
+    case ARRAY:
+        return (int)cuArrayDestroy(p);
+    case MIPMAPPED:
+        return (int)cuMipmappedArrayDestroy(p);
+    case MODULE:
+        return (int)cuModuleUnload(p);
+    default:
+        return (int)cuLibraryUnload(p);
+    }
+}
+
+/* How another thread's question meets it. */
+struct beside {
+    enum thing thing;
+    bool captures; /* it begins while a stream captures, and the question comes after that */
+    bool first;    /* the library has given nothing back before */
+};
+
 static int passing_main(void *arg)
 {
-    const bool is_host = arg == &pinned;
-    size_t pitch;
+    const struct beside *beside = arg;
     void *p;
 
-    if (is_host)
-        OK(cudaMallocHost(&p, pinned));
-    else
-        OK(cudaMallocPitch(&p, &pitch, BT_KIB, BT_KIB));
+    OK(cudaFree(NULL)); /* the thread has a context */
+    TRY(thing_get(beside->thing, &p));
     OK(kernel(NULL, &release, LONG_US));
     atomic_store(&launched, 1);
-    OK(is_host ? cudaFreeHost(p) : cudaFree(p)); /* in the driver, until the work is over */
+    OK(thing_put(beside->thing, p));
+    if (beside->thing == REGISTERED)
+        free(p);
+    return 0;
+}
+
+/* Until a thread is in the driver, by then. */
+static int passing_begin(struct bt_thread *thread, const struct beside *beside)
+{
+    cudaGraph_t graph;
+
+    __atomic_store_n(&release, 0, __ATOMIC_SEQ_CST);
+    atomic_store(&launched, 0);
+    if (beside->captures)
+        OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    TRY(bt_thread_start(thread, passing_main, (void *)(uintptr_t)beside));
+    while (!atomic_load(&launched))
+        bt_nap(100);
+    bt_nap(50000);
+    if (beside->captures)
+        OK(cudaStreamEndCapture(stream, &graph));
     return 0;
 }
 
@@ -248,6 +312,7 @@ static int passing_main(void *arg)
 static int beside_driver(const void *arg)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *p, *stays;
+    const struct beside *beside = arg;
     size_t avail, total, pitch, wanted;
     cudaError_t busy, refused;
     struct bt_thread thread;
@@ -256,20 +321,20 @@ static int beside_driver(const void *arg)
     if (!kernel)
         SKIP("only the simulated GPU has such work");
     TRY(bt_usable(4096));
-    __atomic_store_n(&release, 0, __ATOMIC_SEQ_CST);
-    atomic_store(&launched, 0);
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     OK(cudaMemGetInfo(&avail, &total));
     OK(cudaMallocPitch(&stays, &pitch, BT_MIB, 16));
-    /* Preloaded, idle memory goes back, and for the first time the library makes a stream for that. */
     wanted = avail - 8 * BT_MIB;
-    EXPECT(cudaMallocAsync(&p, wanted, stream), cudaErrorMemoryAllocation);
+    if (!beside->first)
+        EXPECT(cudaMallocAsync(&p, wanted, stream), cudaErrorMemoryAllocation);
     OK(cudaMalloc(&p, 64 * BT_MIB));
-    OK(cudaFreeAsync(p, stream));
-    TRY(bt_thread_start(&thread, passing_main, (void *)(uintptr_t)arg));
-    while (!atomic_load(&launched))
-        bt_nap(100);
-    bt_nap(50000);
+    if (beside->thing == POOLED)
+        OK(cudaMalloc(&pooled, BT_KIB));
+    if (!beside->captures)
+        OK(cudaFreeAsync(p, stream));
+    TRY(passing_begin(&thread, beside));
+    if (beside->captures) /* what is freed before goes when the capture begins */
+        OK(cudaFreeAsync(p, stream));
     OK(cudaMemGetInfo(&avail, &total));
     refused = cudaMallocAsync(&p, wanted, stream);
     busy = cudaStreamQuery(NULL);
@@ -282,8 +347,21 @@ static int beside_driver(const void *arg)
     LAST(cudaErrorMemoryAllocation);
     return 0;
 }
-BT_ROW(beside_pitched_free, beside_driver, NULL)
+static const struct beside pitched = {.thing = PITCHED}, pinned = {.thing = PINNED}, registered = {.thing = REGISTERED},
+                           array = {.thing = ARRAY}, mipmapped = {.thing = MIPMAPPED}, module = {.thing = MODULE},
+                           library = {.thing = LIBRARY}, captured = {.thing = PITCHED, .captures = true},
+                           captured_pooled = {.thing = POOLED, .captures = true},
+                           first = {.thing = PITCHED, .first = true};
+BT_ROW(beside_pitched_free, beside_driver, &pitched)
 BT_ROW(beside_pinned_free, beside_driver, &pinned)
+BT_ROW(beside_unregistering, beside_driver, &registered)
+BT_ROW(beside_array_end, beside_driver, &array)
+BT_ROW(beside_mipmapped_end, beside_driver, &mipmapped)
+BT_ROW(beside_module_end, beside_driver, &module)
+BT_ROW(beside_library_end, beside_driver, &library)
+BT_ROW(beside_captured_free, beside_driver, &captured)
+BT_ROW(beside_captured_pooled_free, beside_driver, &captured_pooled)
+BT_ROW(first_beside_free, beside_driver, &first)
 
 /* --- beside the end of another context --- */
 

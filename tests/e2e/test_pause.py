@@ -162,6 +162,11 @@ class Meanwhile(Base):
         """Memory is exported or paused, and never both: the importer would go on with memory of which the exporter knows no more."""
         self.assertEqual(self.lines("alloc:5000", "exports:50", "check", CUPOOL_LOG_LEVEL="off"), ["exports 0", "check 0 1"])
 
+    def test_another_device_exports(self) -> None:
+        """Its memory is not touched."""
+        out = self.lines("alloc:600", "export", "device:1", "alloc:600", KEEP, "resume", "check", "device:0", KEEP, CUPOOL_LOG_LEVEL="off")
+        self.assertEqual(out, ["export 0", "pause 0", "resume 0", "check 0 2", f"pause {EBUSY} memory is exported to another process or library"])
+
     def test_an_export_just_before_the_pools_are_suspended(self) -> None:
         """The idle segment goes to the driver then, after the pause has looked whether memory is exported."""
         out = self.lines("alloc:600", "alloc:30000000", "free:1", "beside:cuEventRecord:export", KEEP, "check", "free:0", "alloc:600", KEEP, "resume",

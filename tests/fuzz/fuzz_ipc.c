@@ -425,7 +425,7 @@ static const char *fuzz_run(const uint8_t *data, size_t size)
         if (!fault[0] && blocks[i].parked)
             FAULT("block %u is parked for ever", i);
     ipc_table_segment_gone(SEGMENT);
-    ipc_table_count(&counts);
+    ipc_table_count(NULL, 0, &counts);
     if (counts.blocks || atomic_load(&ipc_table_blocks))
         FAULT("%u blocks are left", counts.blocks);
     return fault;

@@ -122,7 +122,7 @@ MUTANTS = [
         ("if (atomic_load(&server.open) && ipc_is_open(&server.bell[1]))", "if (atomic_load(&server.open) && server.bell[1].fd >= 0)")]),
 
     Mutant("memory that another thread has exported meanwhile is paused", ["pause / Meanwhile.test_an_export_just_before_the_pools_are_suspended"], [
-        ("if (!rc && ipc_table_any()) rc = -EBUSY;", "")]),
+        ("if (!rc && is_exported(change->device)) rc = -EBUSY;", "")]),
     Mutant("memory is exported while it is about to be paused", ["pause / Meanwhile.test_a_pause_in_the_middle_of_an_export"], [
         ("if (!rc && pool_is_suspended(pool)) {", "if (0) {")]),
 
@@ -324,17 +324,6 @@ MUTANTS = [
     Mutant("free memory is that of all devices", ["shim_memory", "meminfo static preloaded / each_device"], [
         ("bool leaving; for (unsigned int i = 0; (context = context_next_pool(&i, device, &leaving));",
          "bool leaving; (void)device; for (unsigned int i = 0; (context = context_next_pool(&i, CONTEXT_ALL, &leaving));")]),
-    Mutant("a question is held up by another thread's free in the driver", ["shim_frees", "waits static preloaded / beside_pitched_free"], [
-        ("if (!capture_active() && !atomic_load(&context->freeing))", "if (!capture_active())")]),
-    Mutant("a free in the driver holds up a question under way", ["shim_frees"], [
-        ("for (unsigned int i = 0; seq & 1 && atomic_load(&ask->seq) == seq && now_ns() < limit; i++) lock_relax(i);", "(void)limit;")]),
-    Mutant("a refused request of a stream orders deferred blocks beside a free in the driver",
-           ["waits static preloaded / beside_pitched_free", "waits static preloaded / beside_pinned_free"], [
-        ("(atomic_load(&other->freeing) ? pool_yield : pool_trim)(other->pool,", "pool_trim(other->pool,")]),
-    Mutant("nothing is asked any more after a free in the driver", ["shim_frees"], [
-        ("atomic_fetch_sub(&context->freeing, 1);", ";")]),
-    Mutant("pinned memory that is freed in the driver does not count", ["waits static preloaded / beside_pinned_free", "sweep_exports"], [
-        ("struct context *const context = driver_free_begin((uintptr_t)ptr);", "struct context *const context = NULL;")]),
     Mutant("free memory does not count deferred blocks", ["shim_memory"], [
         ("continue; } pool_flush(context->pool); pool_stats_get(", "continue; } pool_stats_get(")]),
     Mutant("no large blocks share a segment", ["stats / Packed"], [(".break_max = as->capacity / SHARED_PART,", ".break_max = 0,")]),

@@ -12,9 +12,14 @@ MUTANTS = [
     Mutant("pause: blocks of two segments are copied as one", ["shim_pause"], [
         ("if (last && last->segment == segment &&", "if (last &&")]),
     Mutant("pause: a check does not look whether memory is exported", ["shim_pause"], [
-        ("pool_has_withdrawn(context->pool, BACKEND_VMM) || ipc_table_any()", "pool_has_withdrawn(context->pool, BACKEND_VMM)")]),
+        ("pool_has_withdrawn(context->pool, BACKEND_VMM) || is_exported(context->device)", "pool_has_withdrawn(context->pool, BACKEND_VMM)")]),
+    Mutant("pause: another device's exported memory stays where it is", ["pause / Meanwhile.test_another_device_exports"], [
+        ("return owner->device != device;", "return false;")]),
+    Mutant("ipc: blocks whose descriptor is being closed are not counted", ["ipc_table"], [
+        ("ret_counts->blocks = atomic_load(&ipc_table_blocks) - left_out;",
+         "for (const struct shared *one = table.segments; one; one = one->next) ret_counts->blocks += one->blocks; ret_counts->blocks -= left_out;")]),
     Mutant("pause: memory that is exported since the check is taken away", ["shim_pause"], [
-        ("if (!rc && ipc_table_any()) rc = -EBUSY;", "")]),
+        ("if (!rc && is_exported(change->device)) rc = -EBUSY;", "")]),
     Mutant("ipc: with a segment go the blocks of all", ["ipc_table"], [
         ("(!segment || block->segment->as.addr == segment)", "true")]),
     Mutant("ipc: what the library has mapped stays when the importer's context ends", ["import"], [

@@ -5,6 +5,12 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("a refused request waits for each busy device", ["shim_retry"], [
+        ("arrivals_share_begin(ARRIVALS_OTHERS_NS);", "arrivals_share_end();")]),
+    Mutant("a refused request waits for a device before the others give back", ["shim_retry"], [
+        ("arrivals_share_begin(0); any = give_back_anywhere(before, wanted);", "any = false;")]),
+    Mutant("a refused request does not wait for busy devices", ["shim_retry"], [
+        ("arrivals_share_begin(ARRIVALS_OTHERS_NS); any |= give_back_anywhere(before, wanted);", "")]),
     Mutant("destructors behind the library's are served", ["shim_vmm_kept"], [("process_end();", ";", "finish")]),
     Mutant("a free that fails returns the current context's error", ["world / Errors.test_frees_by_a_thread_in_another_context"], [
         ("(void)context_enter(ret_failed->context, &ret_failed->visit);", "ret_failed->visit = (struct visit){0};")]),

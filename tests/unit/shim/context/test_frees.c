@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_frees.c - shim/context/free_order.c: waiting for the work that came before frees, one's own and others', whoever
- * has ordered them and in whichever slot; and frees in the driver (driver_free.c). */
-#include "context/driver_free.h"
+ * has ordered them and in whichever slot. */
 #include "ready.h"
 
 /* --- what came before frees --- */
@@ -424,65 +423,4 @@ ALL_CASE(test_not_own_in_a_slot, .environment = ORDERED)
     fake_before(FN(cuCtxRecordEvent), other_orders, context);
     free_one(context);
     assert_false(order_is_own(context));
-}
-
-/* --- frees in the driver, which hold up what other threads record --- */
-
-static CUresult owner(void *data, CUpointer_attribute attribute, CUdeviceptr addr)
-{
-    assert_int_equal(attribute, CU_POINTER_ATTRIBUTE_CONTEXT);
-    *(CUcontext *)data = fake_context(addr > 1);
-    return addr > 2 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
-/* Meanwhile nothing is asked in the context that has the memory. */
-READY_CASE(test_nothing_is_asked_beside_a_free, .environment = ORDERED)
-{
-    struct context *other = pooled(1), *first, *second;
-
-    fake.driver.cuPointerGetAttribute = owner;
-    first = driver_free_begin(1);
-    second = driver_free_begin(1);
-    assert_ptr_equal(first, context);
-    assert_ptr_equal(second, context);
-    fake_log();
-    assert_int_equal(order_ops.order(context, POOL_ORDER_ASK), -EBUSY);
-    assert_string_equal(fake_log(), "");
-    assert_int_equal(order_ops.order(other, POOL_ORDER_ASK), 0);
-    driver_free_end(first);
-    assert_int_equal(order_ops.order(context, POOL_ORDER_ASK), -EBUSY);
-    driver_free_end(second);
-    assert_int_equal(order_ops.order(context, POOL_ORDER_ASK), 0);
-    assert_null(driver_free_begin(0));
-    assert_null(driver_free_begin(3));
-    driver_free_end(NULL);
-    atomic_store(&capture_count, 1);
-    assert_null(driver_free_begin(1));
-    atomic_store(&capture_count, 0);
-    fake.driver.cuPointerGetAttribute = NULL;
-    assert_null(driver_free_begin(1));
-}
-
-static void question_ends(void *arg)
-{
-    struct context *context = arg;
-
-    if (fake.relaxes == 4)
-        atomic_store(&context->slots[SLOT_ASK].seq, 2);
-}
-
-/* A question under way is waited for, 10 ms at most: another free may hold it up. */
-READY_CASE(test_free_waits_for_a_question, .environment = ORDERED)
-{
-    fake.driver.cuPointerGetAttribute = owner;
-    atomic_store(&context->slots[SLOT_ASK].seq, 1);
-    fake.relax_step = MS;
-    driver_free_end(driver_free_begin(1));
-    assert_int_equal(fake.relaxes, 10);
-    fake.relaxes = 0;
-    fake.relax = question_ends;
-    fake.relax_arg = context;
-    driver_free_end(driver_free_begin(1));
-    assert_int_equal(fake.relaxes, 4);
-    assert_int_equal(context->freeing, 0);
 }

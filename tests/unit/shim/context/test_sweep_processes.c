@@ -91,7 +91,7 @@ static void counts(void)
     uint64_t addr = 7;
     const bool any = SWEPT(ipc_table_released(&addr));
 
-    SWEPT_VOID(ipc_table_count(&counts));
+    SWEPT_VOID(ipc_table_count(NULL, 0, &counts));
     sweep_say(" [%u %u %u any %d released %d %llx]", counts.blocks, counts.held, counts.parked, ipc_table_any(), any,
               (ull)(any ? addr : 0));
 }

@@ -254,6 +254,8 @@ ISOLATED_ROWS(test_too_much, too_much_rows, .environment = ORDERED " CUPOOL_NEIG
     assert_int_equal(other->given != 0, row->gives_always && row->symbol == REAL_cuMemAllocManaged);
 }
 
+static CUresult (*const busy_wanted[])(void) = {asks_async, launches};
+
 /* The memory of another device is enough, the current one's is not. */
 ISOLATED_CASE(test_fits_elsewhere, .environment = ORDERED " CUPOOL_NEIGHBOURS=0")
 {
@@ -270,6 +272,45 @@ ISOLATED_CASE(test_fits_elsewhere, .environment = ORDERED " CUPOOL_NEIGHBOURS=0"
     assert_int_equal(asks_async(), CUDA_SUCCESS);
     assert_int_equal(context->given, 0);
     assert_int_not_equal(other->given, 0);
+}
+
+/* A device that works, and idle memory, which another thread has freed. */
+static void *busy_memory(void *handle)
+{
+    fake_current(handle);
+    fake_context_of(handle)->launched = 1;
+    idle_memory(context_current(&fake.driver));
+    return NULL;
+}
+
+/* While others than the current one are waited for. */
+static void all_have_begun(void *start)
+{
+    for (unsigned int i = 0; fake.ns > *(const uint64_t *)start + 340000000 && i < 4; i++)
+        assert_int_not_equal(context_find(fake_context(i))->given, 0);
+}
+
+/* However many devices work, other threads' memory is waited for as long as that of two: the current one's, and then
+ * all of it at once. */
+ISOLATED_ROWS(test_busy_elsewhere, busy_wanted, .environment = ORDERED " CUPOOL_NEIGHBOURS=0")
+{
+    uint64_t start;
+
+    fake_start();
+    fake.devices = 4;
+    fake.relax_step = 1000000;
+    process_start();
+    for (unsigned int i = 0; i < 4; i++)
+        elsewhere(busy_memory, fake_context(i));
+    fake_current(fake_context(0));
+    fake_fail(FN(cuStreamQuery), CUDA_ERROR_NOT_READY, 1000000);
+    fake.next_of[REAL_cuMemAllocAsync] = fake.next_of[REAL_cuGraphLaunch] = (void *)is_refused;
+    start = fake.ns;
+    fake.relax = all_have_begun;
+    fake.relax_arg = &start;
+    request = MIB;
+    assert_int_equal((*(CUresult(*const *)(void)) * state)(), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_in_range(fake.ns - start, 500000000, 650000000);
 }
 
 /* Blocks of a paused pool have no memory, so they take none from a request. */

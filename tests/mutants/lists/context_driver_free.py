@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of shim/context/: what happens beside a call that waits in the driver."""
+from __future__ import annotations
+
+from mutant import Mutant
+
+
+def scenes(*names: str) -> "list[str]":
+    return [f"waits static preloaded / {name}" for name in names]
+
+
+MUTANTS = [
+    Mutant("a question is held up by another thread's free in the driver", ["shim_driver_free", *scenes("beside_pitched_free")], [
+        ("if (!capture_active() && !atomic_load(&context->freeing))", "if (!capture_active())")]),
+    Mutant("a free in the driver holds up a question under way", ["shim_driver_free"], [
+        ("for (unsigned int i = 0; seq & 1 && atomic_load(&ask->seq) == seq && now_ns() < limit; i++) lock_relax(i);", "(void)limit;")]),
+    Mutant("a refused request of a stream orders deferred blocks beside a free in the driver",
+           scenes("beside_pitched_free", "beside_pinned_free"), [
+        ("if (!atomic_load(&context->freeing)) return pool_trim(context->pool,", "return pool_trim(context->pool,")]),
+    Mutant("a refused request of a stream gives virtual memory back beside a free in the driver", ["waits static vmm first"], [
+        ("pool_kind_get(context->pool) == BACKEND_VMM ? 0 : pool_yield(context->pool,", "pool_yield(context->pool,")]),
+    Mutant("nothing is asked any more after a free in the driver", ["shim_driver_free"], [
+        ("if (context) pin_uncount(&context->freeing);", "")]),
+    Mutant("nothing is asked any more after a thread was cancelled in a free in the driver", ["shim_driver_free"], [
+        ("if (record->count) atomic_fetch_sub(record->count, 1);", "")]),
+    Mutant("a thread that was cancelled in a free in the driver is taken back twice", ["shim_driver_free"], [
+        ("record->count = NULL;", "")]),
+    Mutant("a thread that is in a free in the driver counts again", ["shim_driver_free"], [
+        ("if (own && own->count) return false;", "")]),
+    Mutant("a free in the driver that is over counts for the thread", ["shim_driver_free"], [
+        ("atomic_fetch_sub(count, 1); if (own) own->count = NULL;", "atomic_fetch_sub(count, 1); (void)own;")]),
+    Mutant("a give-back makes the library's stream beside a free in the driver", ["shim_driver_free", "waits static first"], [
+        ("if (!context_enter(context, &visit)) (void)own_stream(context);", "(void)context_enter(context, &visit);")]),
+    Mutant("a free in the driver that begins beside a capture does not count", ["shim_driver_free", *scenes("beside_captured_free")], [
+        ("const struct real_driver *driver = addr ? driver_get() : NULL;",
+         "extern atomic_uint capture_count; const struct real_driver *driver = addr && !atomic_load(&capture_count) ? driver_get() : NULL;")]),
+    Mutant("a free of the pool's that waits beside a capture does not count", scenes("beside_captured_pooled_free"), [
+        ("counted = pin_count(&context->freeing);", "counted = false;")]),
+    Mutant("pinned memory that is freed in the driver does not count", ["sweep_exports", *scenes("beside_pinned_free")], [
+        ("struct context *const context = driver_free_begin((uintptr_t)ptr);", "struct context *const context = NULL;")]),
+    Mutant("the end of an array or module does not count", scenes("beside_array_end", "beside_mipmapped_end", "beside_module_end",
+                                                                  "beside_library_end"), [
+        ("return driver_free_begin_current();", "return NULL;")]),
+    Mutant("memory that is registered no more does not count", scenes("beside_unregistering"), [
+        ("return driver_free_begin((uintptr_t)ptr);", "return NULL;")]),
+    Mutant("with CUPOOL_HOOK=runtime no free counts", ["waits shared runtime"], [
+        ("context = process_hooks_driver() ? NULL : driver_free_begin((CUdeviceptr)ptr);", "context = NULL;")]),
+    Mutant("the memory of another process that is closed does not count", ["sweep_exports"], [
+        ("context = driver_free_begin(ptr); result = real_next(cuIpcCloseMemHandle)(ptr);",
+         "context = NULL; result = real_next(cuIpcCloseMemHandle)(ptr);")]),
+]
