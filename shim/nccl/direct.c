@@ -433,25 +433,13 @@ void direct_unmapped(uint64_t addr, size_t size, bool done)
     pthread_mutex_unlock(&direct.lock);
 }
 
-void direct_freed(uint64_t addr, bool done)
-{
-    direct_unmapped(addr, 1, done);
-}
-
-static void context_delete(struct table *table, const struct context *context)
-{
-    for (size_t i = table->count; i-- > 0;)
-        if (table->entries[i].context == context)
-            direct_delete(table, &table->entries[i]);
-}
-
 void direct_context_gone(const struct context *context)
 {
     if (!is_on())
         return;
     pthread_mutex_lock(&direct.lock);
-    context_delete(&direct.memory, context);
-    context_delete(&direct.leaving, context);
+    direct_delete_of(&direct.memory, context);
+    direct_delete_of(&direct.leaving, context);
     pthread_mutex_unlock(&direct.lock);
 }
 

@@ -41,13 +41,16 @@ void direct_prepare(const struct nccl_reg_op *op, int device);
  * program's result. False: not in the table; the driver frees it. waits: the call natively waits for the device.
  */
 bool direct_free(uint64_t addr, bool waits, CUresult *ret_result);
-/* After false: the driver has freed it (done), or has refused. */
-void direct_freed(uint64_t addr, bool done);
 /* Memory in this range has gone unseen, because other memory is there now. */
 void direct_range_ends(uint64_t addr, size_t size);
 /* Memory mapped in this range is about to be unmapped; and has been (done), or the driver has refused. */
 void direct_unmaps(uint64_t addr, size_t size);
 void direct_unmapped(uint64_t addr, size_t size, bool done);
+/* After direct_free returned false: the driver has freed the allocation (done), or has refused. */
+static inline void direct_freed(uint64_t addr, bool done)
+{
+    direct_unmapped(addr, 1, done);
+}
 /* A context has gone, and all its memory with it. */
 void direct_context_gone(const struct context *context);
 /* Free memory whose free was deferred because its work could not be waited for, and deregister and release parked

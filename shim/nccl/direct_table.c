@@ -54,6 +54,13 @@ void direct_delete(struct table *table, const struct entry *entry)
     sorted_delete(table->entries, &table->count, sizeof(*entry), (size_t)(entry - table->entries));
 }
 
+void direct_delete_of(struct table *table, const struct context *context)
+{
+    for (size_t i = table->count; i-- > 0;)
+        if (table->entries[i].context == context)
+            direct_delete(table, &table->entries[i]);
+}
+
 void direct_set(struct table *table, struct entry *entry, enum state state)
 {
     table->deferred += (state == STATE_DEFERRED) - (entry->state == STATE_DEFERRED);

@@ -47,6 +47,8 @@ struct entry *direct_overlapping(const struct table *table, uint64_t addr, size_
 /* Without host memory for its entry, the allocation is never registered. */
 void direct_add(struct table *table, const struct entry *entry);
 void direct_delete(struct table *table, const struct entry *entry);
+/* Delete all entries that end with the context. */
+void direct_delete_of(struct table *table, const struct context *context);
 void direct_set(struct table *table, struct entry *entry, enum state state);
 
 #endif

@@ -86,5 +86,5 @@ MUTANTS = [
         ("result = ((__typeof__(&cuMemFreeAsync))real_find(symbol))(ptr, stream); direct_freed(ptr, result == CUDA_SUCCESS);",
          "result = ((__typeof__(&cuMemFreeAsync))real_find(symbol))(ptr, stream);")]),
     Mutant("use: memory that its context took along comes back", ["shim_nccl_direct"], [
-        ("context_delete(&direct.leaving, context);", "")]),
+        ("direct_delete_of(&direct.leaving, context);", "")]),
 ]
