@@ -179,7 +179,7 @@ MUTANTS = [
     Mutant("work that the combiner ordered is not asked about", ["combiner"], [
         ("batch_wait(context, own, 0);", ";")]),
     Mutant("work that other threads ordered last is not asked about", ["combiner"], [
-        ("batch_wait(context, atomic_load(&combiner->done), others_limit);", "(void)atomic_load(&combiner->done);")]),
+        ("late |= batch_wait(context, atomic_load(&combiner->done), others_limit);", "(void)atomic_load(&combiner->done);")]),
     Mutant("a batch that records nothing hides one that has", ["combiner"], [
         ("return combiner; }", "atomic_store(&context->batches[thread_slot_get() % SLOTS].seq, atomic_load(&combiner->seq)); return combiner; }"),
         ("if (at >= seq && (", "if (at == seq && (")]),

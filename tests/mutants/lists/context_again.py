@@ -40,6 +40,8 @@ MUTANTS = [
         ("|| !context->primary ||", "||", "is_foreign")]),
     Mutant("a stream is asked once whether it is a green context's", ["shim_lookup"], [
         ("if (result) /* asked again: a free on", "if (false) /* asked again: a free on")]),
+    Mutant("nothing says that a call goes on beside the work before another thread's free", ["shim_strict"], [
+        ("late |= slot_wait(", "(void)slot_wait(")]),
     Mutant("the caller's context is brought back at the first attempt or never", ["shim_enter", "shim_lookup"], [
         ("if (driver->cuCtxPopCurrent_v2(&ignored)) driver->cuCtxPopCurrent_v2(&ignored);", "driver->cuCtxPopCurrent_v2(&ignored);")]),
     Mutant("a free does not see that a capture has ended", ["shim_capture_asks"], [
