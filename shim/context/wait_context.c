@@ -6,6 +6,7 @@
  */
 #include "context/wait_context.h"
 
+#include "base/log.h"
 #include "clock.h"
 #include "context/capture_gate.h"
 #include "context/context_state.h"
@@ -22,9 +23,9 @@
 
 /*
  * Wait for the event of a slot, which covers the work before one free. limit: in nanoseconds of the monotonic clock; 0:
- * without limit, or one second once another batch has recorded the event again.
+ * without limit, or one second once another batch has recorded the event again. True: the limit has passed.
  */
-static void slot_wait(const struct context *context, const struct slot *slot, uint64_t seq, uint64_t limit)
+static bool slot_wait(const struct context *context, const struct slot *slot, uint64_t seq, uint64_t limit)
 {
     CUevent event;
 
@@ -35,10 +36,13 @@ static void slot_wait(const struct context *context, const struct slot *slot, ui
     for (unsigned int i = 0; event && context_event_ask(context, event) == CUDA_ERROR_NOT_READY; i++) {
         if (!limit && atomic_load(&slot->seq) != seq)
             limit = now_ns() + ORDER_OTHERS_WAIT_NS;
-        if ((limit && now_ns() >= limit) || !context_stays(context))
-            return;
+        if (limit && now_ns() >= limit)
+            return true;
+        if (!context_stays(context))
+            break;
         lock_relax(i);
     }
+    return false;
 }
 
 bool order_wait_until(struct context *context, uint64_t limit)
@@ -96,22 +100,25 @@ static const struct batch *batch_find(const struct context *context, uint64_t se
 
 /*
  * Wait for the work before a batch of the combiner. limit: in nanoseconds of the monotonic clock; 0: without limit, or
- * one second if only a later batch's event is on record, which covers more work.
+ * one second if only a later batch's event is on record, which covers more work. True: the limit has passed.
  */
-static void batch_wait(const struct context *context, uint64_t seq, uint64_t limit)
+static bool batch_wait(const struct context *context, uint64_t seq, uint64_t limit)
 {
     const struct batch *batch;
     uint64_t at = 0;
 
     for (unsigned int i = 0; (batch = batch_find(context, seq, &at)); i++) {
         if (context_event_ask(context, atomic_load(&batch->event)) != CUDA_ERROR_NOT_READY)
-            return;
+            break;
         if (!limit && at != seq)
             limit = now_ns() + ORDER_OTHERS_WAIT_NS;
-        if ((limit && now_ns() >= limit) || !context_stays(context))
-            return;
+        if (limit && now_ns() >= limit)
+            return true;
+        if (!context_stays(context))
+            break;
         lock_relax(i);
     }
+    return false;
 }
 
 /* others_limit: for frees of other threads, in nanoseconds of the monotonic clock; 0: they are not waited for. */
@@ -120,6 +127,7 @@ static void slots_wait(struct context *context, uint64_t others_limit)
     const struct slot *combiner = &context->slots[SLOT_COMBINER];
     const uint64_t own = order_batch_own(context);
     const unsigned int thread = order_thread();
+    bool late = false;
 
     if (!context->driver->cuEventQuery)
         return;
@@ -128,8 +136,10 @@ static void slots_wait(struct context *context, uint64_t others_limit)
         const uint64_t seq = atomic_load(&slot->seq);
         const bool is_own = thread && !(seq & 1) && atomic_load(&slot->user) == thread;
 
-        if (is_own || others_limit)
-            slot_wait(context, slot, seq, is_own ? 0 : others_limit);
+        if (is_own)
+            slot_wait(context, slot, seq, 0);
+        else if (others_limit)
+            late |= slot_wait(context, slot, seq, others_limit);
     }
     if (own) {
         batch_wait(context, own, 0);
@@ -140,7 +150,10 @@ static void slots_wait(struct context *context, uint64_t others_limit)
     for (unsigned int i = 0; slot_is_busy(combiner) && now_ns() < others_limit; i++)
         lock_relax(i);
     if (atomic_load(&combiner->done)) /* the last batch covers all earlier ones */
-        batch_wait(context, atomic_load(&combiner->done), others_limit);
+        late |= batch_wait(context, atomic_load(&combiner->done), others_limit);
+    if (late) /* the caller goes on, because that work may wait for this thread */
+        log_once(LOG_WARN, "the work before another thread's cudaFree has not ended within a second: memory that it "
+                           "uses may be taken or written meanwhile; CUPOOL_FREE=strict makes cudaFree wait");
 }
 
 bool order_is_own(const struct context *context)

@@ -147,20 +147,27 @@ CUresult context_wait_primaries(void)
     return result;
 }
 
-/* True if our context's queue does not order work in the context with this handle. A green context's work it does
- * order: a green context is part of a context of the device. */
-static bool is_foreign(const struct context *context, CUcontext handle)
+static bool is_green(const struct real_driver *driver, CUstream stream)
 {
-    const struct real_driver *driver = context->driver;
-    const struct context *other = context_find(handle);
-    int device;
+    CUgreenCtx green = NULL;
+    CUresult result;
 
-    if (!handle || other == context)
+    if (!driver->cuStreamGetGreenCtx)
         return false;
-    if (other)
-        return true;
-    device = context_device_of(driver, handle);
-    return device >= 0 && device != context->device;
+    result = driver->cuStreamGetGreenCtx(stream, &green);
+    if (result) /* asked again: a free on a stream that is taken for another kind waits */
+        result = driver->cuStreamGetGreenCtx(stream, &green);
+    return !result && green;
+}
+
+/* True if our context's queue does not order work of this stream, which is of the context with this handle. A green
+ * context is part of its device's primary context, whose queue orders its work. */
+static bool is_foreign(const struct context *context, CUstream stream, CUcontext handle)
+{
+    if (!handle || handle == context_handle(context))
+        return false;
+    return context_find(handle) || !context->primary || !is_green(context->driver, stream) ||
+           context_device_of(context->driver, handle) != context->device;
 }
 
 /* Asked again if the driver fails: the memory that is freed there would never be used again. */
@@ -184,7 +191,7 @@ CUresult context_wait_foreign(const struct context *context, CUstream stream)
         result = driver->cuCtxGetCurrent(&handle);
     else
         result = context_of_stream(driver, stream, &handle);
-    if (result || !is_foreign(context, handle) || !driver->cuStreamQuery)
+    if (result || !is_foreign(context, stream, handle) || !driver->cuStreamQuery)
         return result == CUDA_ERROR_INVALID_HANDLE ? result : CUDA_SUCCESS;
     relaxed = capture_mode_relax(driver, &mode);
     limit = now_ns() + FOREIGN_WAIT_NS;

@@ -375,7 +375,7 @@ enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
     case CUDA_ERROR_INVALID_HANDLE:
         return SERVE_NOWHERE;
     default:
-        log_once(LOG_WARN, "memory that was freed on another device's stream is not used again: the stream has not "
+        log_once(LOG_WARN, "memory that was freed on another context's stream is not used again: the stream has not "
                            "come there within a second");
         return free_with(pool_free_never, addr);
     }

@@ -137,6 +137,63 @@ BT_TEST(beside_primary)
     return 0;
 }
 
+/* A block is freed on a stream of another context of its device, in which nothing was ever allocated. It does not serve
+ * again before that stream has come there. */
+static int free_on(CUcontext own, CUcontext other, bool legacy)
+{
+    CUdeviceptr p, to, q[4];
+    CUstream stream = NULL, beside;
+
+    OK(cuCtxSetCurrent(own));
+    TRY(block_get(&p, 4 * N, 7));
+    TRY(block_get(&to, 4 * N, 0));
+    OK(cuStreamCreate(&beside, CU_STREAM_NON_BLOCKING));
+    OK(cuCtxSetCurrent(other));
+    if (!legacy)
+        OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuLaunchHostFunc(stream, bt_sleep_fn, (void *)(uintptr_t)(10 * BT_SLOW_US)));
+    OK(cuMemcpyAsync(to, p, 4 * N, stream));
+    OK(cuMemFreeAsync(p, stream));
+    OK(cuCtxSetCurrent(own));
+    OK(cuMemAlloc(&q[0], 100));
+    OK(cuMemFree(q[0])); /* orders earlier frees of its context, too */
+    for (int i = 0; i < 4; i++) {
+        OK(cuMemAlloc(&q[i], 4 * N));
+        OK(cuMemsetD8Async(q[i], 0xff, 4 * N, beside));
+    }
+    OK(cuStreamSynchronize(beside));
+    OK(cuCtxSetCurrent(other));
+    OK(cuStreamSynchronize(stream));
+    if (!legacy)
+        OK(cuStreamDestroy(stream));
+    OK(cuCtxSetCurrent(own));
+    TRY(block_check(to, 4 * N, 7));
+    for (int i = 0; i < 4; i++)
+        OK(cuMemFree(q[i]));
+    OK(cuMemFree(to));
+    OK(cuStreamDestroy(beside));
+    return 0;
+}
+
+BT_TEST(free_on_another)
+{
+    CUcontext primary, created, fresh;
+
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    TRY(bt_context(&created));
+    TRY(free_on(created, primary, false));
+    TRY(free_on(created, primary, true));
+    TRY(bt_context(&fresh));
+    TRY(free_on(primary, fresh, false));
+    TRY(free_on(primary, fresh, true));
+    OK(cuCtxDestroy(fresh));
+    OK(cuCtxDestroy(created));
+    OK(cuCtxSetCurrent(NULL));
+    OK(cuDevicePrimaryCtxRelease(0));
+    return 0;
+}
+
 BT_TEST(second_context)
 {
     CUcontext first, second, now;

@@ -424,19 +424,24 @@ static void idle(void)
     }
 }
 
-/* Freed in a stream: kept back until the next miss, where nobody is to wait. */
+/* Freed in a stream, every other one in another context's: kept back until the next miss, where nobody is to wait. */
 static void later(void)
 {
+    CUcontext other = context_new();
     struct block block;
 
     for (int i = 0; i < ROUNDS; i++) {
+        use(own);
         block = get(5 * MIB);
         check(&block, "before its free in a stream");
+        use(i % 2 ? other : own);
         if (block.addr)
             TRY("free", cuMemFreeAsync(block.addr, CU_STREAM_LEGACY));
+        use(own);
         block = get(9 * MIB + (size_t)i * MIB);
         put(&block);
     }
+    TRY("cuCtxDestroy_v2", cuCtxDestroy(other));
 }
 
 static const struct {

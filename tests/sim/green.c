@@ -114,3 +114,21 @@ CUresult cuGreenCtxStreamCreate(CUstream *ret, CUgreenCtx green, unsigned int fl
     (*ret)->green = green->ctx;
     return CUDA_SUCCESS;
 }
+
+/* A default stream is the green context's that is current. */
+CUresult cuStreamGetGreenCtx(CUstream handle, CUgreenCtx *ret)
+{
+    SIM_ENTER(cuStreamGetGreenCtx);
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUcontext ctx;
+    SIM_TRY(cuCtxGetCurrent(&ctx));
+    SIM_LOCKED();
+    CUstream s;
+    SIM_TRY(sim_stream_resolve(handle, /* pt: */ false, &s));
+    if (handle && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD)
+        ctx = s->green;
+    for (*ret = greens; *ret && ((*ret)->ctx != ctx || !green_ok(*ret));)
+        *ret = (*ret)->next;
+    return CUDA_SUCCESS;
+}

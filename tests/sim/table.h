@@ -77,6 +77,7 @@ SIM_FN(cuGreenCtxCreate, cuGreenCtxCreate, 12040)
 SIM_FN(cuGreenCtxDestroy, cuGreenCtxDestroy, 12040)
 SIM_FN(cuCtxFromGreenCtx, cuCtxFromGreenCtx, 12040)
 SIM_FN(cuGreenCtxStreamCreate, cuGreenCtxStreamCreate, 12050)
+SIM_FN(cuStreamGetGreenCtx, cuStreamGetGreenCtx, 12040)
 
 SIM_FN(cuMemGetInfo, cuMemGetInfo_v2, 3020)
 SIM_FN(cuMemAlloc, cuMemAlloc, 2000)

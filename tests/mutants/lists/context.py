@@ -179,7 +179,7 @@ MUTANTS = [
     Mutant("work that the combiner ordered is not asked about", ["combiner"], [
         ("batch_wait(context, own, 0);", ";")]),
     Mutant("work that other threads ordered last is not asked about", ["combiner"], [
-        ("batch_wait(context, atomic_load(&combiner->done), others_limit);", "(void)atomic_load(&combiner->done);")]),
+        ("late |= batch_wait(context, atomic_load(&combiner->done), others_limit);", "(void)atomic_load(&combiner->done);")]),
     Mutant("a batch that records nothing hides one that has", ["combiner"], [
         ("return combiner; }", "atomic_store(&context->batches[thread_slot_get() % SLOTS].seq, atomic_load(&combiner->seq)); return combiner; }"),
         ("if (at >= seq && (", "if (at == seq && (")]),
@@ -227,7 +227,7 @@ MUTANTS = [
     Mutant("auto: a strict device says nothing if that was before its first request", ["settings"], [
         ('log_write(LOG_INFO, "device %d: frees wait on the host: %s", device, why);', ";")]),
     Mutant("a stream of another device is not waited for", ["auto_peer static auto"], [
-        ("if (result || !is_foreign(context, handle) || !driver->cuStreamQuery) return", "return")]),
+        ("if (result || !is_foreign(context, stream, handle) || !driver->cuStreamQuery) return", "return")]),
 
     # --- blocks and segments ---
     Mutant("cudaMemGetInfo waits for the device", ["waits static ordered / memory_info"], [
@@ -292,9 +292,9 @@ MUTANTS = [
     Mutant("a green context has a policy of its own", ["auto_host alone auto"], [
         ("return context && context->pool ? context : NULL;", "return context;")]),
     Mutant("memory that was freed on a green context's stream is not used again", ["contexts static preloaded"], [
-        ("device >= 0 && device != context->device;", "true;")]),
+        ("!is_green(context->driver, stream) ||", "true ||")]),
     Mutant("a green context's stream is taken as one of the block's device", ["endings static preloaded", "endings static ordered"], [
-        ("device >= 0 && device != context->device;", "false;")]),
+        ("context_device_of(context->driver, handle) != context->device;", "false;")]),
     Mutant("where ranks agree: the reserve depends on the device", ["api / Alike"], [
         ("device_free_is_scarce(context)) && !nccl_ranks_agree();", "device_free_is_scarce(context));")]),
     Mutant("where ranks agree: what goes back depends on time", ["api / Alike"], [

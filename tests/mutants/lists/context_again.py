@@ -34,6 +34,14 @@ MUTANTS = [
         ("if (result) /* asked again, because frees wait for the work of this context */", "if (false)")]),
     Mutant("a stream of another device that could not be asked about never comes there", ["shim_lookup"], [
         ("return result && result != CUDA_ERROR_NOT_READY ? driver->cuStreamQuery(stream) : result;", "return result;")]),
+    Mutant("a stream of a context without a pool is not waited for", ["shim_lookup", "contexts static preloaded / free_on_another"], [
+        ("!is_green(context->driver, stream) ||", "")]),
+    Mutant("a green context's stream is in the queue of any context of its device", ["shim_lookup"], [
+        ("|| !context->primary ||", "||", "is_foreign")]),
+    Mutant("a stream is asked once whether it is a green context's", ["shim_lookup"], [
+        ("if (result) /* asked again: a free on", "if (false) /* asked again: a free on")]),
+    Mutant("nothing says that a call goes on beside the work before another thread's free", ["shim_strict"], [
+        ("late |= slot_wait(", "(void)slot_wait(")]),
     Mutant("the caller's context is brought back at the first attempt or never", ["shim_enter", "shim_lookup"], [
         ("if (driver->cuCtxPopCurrent_v2(&ignored)) driver->cuCtxPopCurrent_v2(&ignored);", "driver->cuCtxPopCurrent_v2(&ignored);")]),
     Mutant("a free does not see that a capture has ended", ["shim_capture_asks"], [

@@ -236,6 +236,15 @@ static CUresult stream_context(CUstream stream, CUcontext *handle)
     return CUDA_SUCCESS;
 }
 
+static CUresult stream_green(CUstream stream, CUgreenCtx *green)
+{
+    const CUcontext handle = (uintptr_t)stream <= 16 ? current() : (CUcontext)((struct fake_stream *)stream)->context;
+
+    ASKED(cuStreamGetGreenCtx);
+    *green = fake_context_of(handle)->green ? (CUgreenCtx)handle : NULL;
+    return CUDA_SUCCESS;
+}
+
 static CUresult stream_captures(CUstream stream, CUstreamCaptureStatus *status)
 {
     ASKED(cuStreamIsCapturing);
@@ -427,6 +436,7 @@ static const struct real_driver complete = {.cuMemAlloc_v2 = mem_alloc,
                                             .cuDevicePrimaryCtxRelease_v2 = release_primary,
                                             .cuDevicePrimaryCtxGetState = get_state,
                                             .cuStreamGetCtx = stream_context,
+                                            .cuStreamGetGreenCtx = stream_green,
                                             .cuStreamIsCapturing = stream_captures,
                                             .cuThreadExchangeStreamCaptureMode = exchange,
                                             .cuDriverGetVersion = version,

@@ -37,7 +37,8 @@
 struct fake_context {
     int device;
     unsigned long long id;
-    bool active;             /* primary: someone holds a reference */
+    bool active; /* primary: someone holds a reference */
+    bool green;
     CUresult error;          /* what its calls return; CUDA_ERROR_NOT_READY is left to the test */
     uint64_t launched, over; /* work, by number: what is in the context's queue, and how far the device is */
 };

@@ -94,9 +94,10 @@ ISOLATED_CASE(test_stream)
     assert_ptr_equal(context_stream(&fake.driver, stream), fake_context(0));
 }
 
-#define OWN    0
-#define LEGACY 1000 /* with another context current */
-#define THREAD 1001
+#define OWN         0
+#define LEGACY      1000 /* with another context current */
+#define THREAD      1001
+#define NOT_PRIMARY 1002 /* as 8, but the memory is that of a context which is not primary */
 
 static const struct foreign {
     unsigned int context; /* of the stream */
@@ -110,18 +111,24 @@ static const struct foreign {
     {4, FNS, FNS, 0, CUDA_SUCCESS, 11, false}, /* another one of the device, pooled */
     {LEGACY, FNS, FNS, 0, CUDA_SUCCESS, 11, false},
     {THREAD, FNS, FNS, 0, CUDA_SUCCESS, 11, false},
-    {10, FNS, FNS, 0, CUDA_SUCCESS, 0, false}, /* exempt: a part of one of the device's */
-    {11, FNS, FNS, 0, CUDA_SUCCESS, 0, false}, /* nobody has seen it; of the device */
-    {2, FNS, FNS, 0, CUDA_SUCCESS, 11, false}, /* nobody has seen it; of another one */
-    {2, FNS, FN(cuCtxPushCurrent_v2), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 0, false},
-    {2, FNS, FN(cuCtxGetDevice), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 0, false},
+    {10, FNS, FNS, 0, CUDA_SUCCESS, 0, false},  /* green and exempt: a part of the device's primary one */
+    {8, FNS, FNS, 0, CUDA_SUCCESS, 0, false},   /* green; nobody has seen it */
+    {9, FNS, FNS, 0, CUDA_SUCCESS, 11, false},  /* green, of another device */
+    {11, FNS, FNS, 0, CUDA_SUCCESS, 11, false}, /* nobody has seen it; of the device */
+    {2, FNS, FNS, 0, CUDA_SUCCESS, 11, false},  /* nobody has seen it; of another one */
+    {NOT_PRIMARY, FNS, FNS, 0, CUDA_SUCCESS, 11, false},
+    {8, FNS, FN(cuStreamGetGreenCtx), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 0, true},
+    {8, FNS, FN(cuStreamGetGreenCtx), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 11, false},
+    {8, FN(cuStreamGetGreenCtx), FNS, 0, CUDA_SUCCESS, 11, false},
+    {8, FNS, FN(cuCtxPushCurrent_v2), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 11, false},
+    {8, FNS, FN(cuCtxGetDevice), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 11, false},
     {1, FNS, FN(cuStreamGetCtx), CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE, 0, false},
     {1, FNS, FN(cuStreamGetCtx), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 0, false},
     {1, FNS, FN(cuStreamQuery), CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_UNKNOWN, 2, false},
     {1, FNS, FN(cuStreamQuery), CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_LAUNCH_FAILED, 2, false},
     {1, FNS, FN(cuStreamQuery), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 12, true},
     {1, FNS, FN(cuStreamGetCtx), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 11, true},
-    {2, FNS, FN(cuCtxPopCurrent_v2), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 11, true},
+    {9, FNS, FN(cuCtxPopCurrent_v2), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 11, true},
     {1, FN(cuStreamGetCtx), FNS, 0, CUDA_SUCCESS, 0, false},
     {1, FN(cuStreamQuery), FNS, 0, CUDA_SUCCESS, 0, false},
     {1, FN(cuThreadExchangeStreamCaptureMode), FNS, 0, CUDA_SUCCESS, 11, false},
@@ -150,14 +157,19 @@ ISOLATED_ROWS(test_foreign, foreigns)
 {
     const struct foreign *row = *state;
     struct context *context = ready();
-    CUstream stream = row->context == LEGACY   ? CU_STREAM_LEGACY
-                      : row->context == THREAD ? CU_STREAM_PER_THREAD
-                                               : fake_stream(0, row->context);
+    CUstream stream = row->context == LEGACY        ? CU_STREAM_LEGACY
+                      : row->context == THREAD      ? CU_STREAM_PER_THREAD
+                      : row->context == NOT_PRIMARY ? fake_stream(0, 8)
+                                                    : fake_stream(0, row->context);
 
     pooled(1);
     pooled(4);
     context_exempt(fake_context(10));
-    if (row->context >= LEGACY) {
+    for (unsigned int i = 8; i <= 10; i++)
+        fake.contexts[i].green = true;
+    fake.contexts[9].device = 1;
+    context->primary = row->context != NOT_PRIMARY;
+    if (row->context == LEGACY || row->context == THREAD) {
         fake_current(fake_context(1));
         fake.driver.cuStreamQuery = query_default;
     }
@@ -171,7 +183,7 @@ ISOLATED_ROWS(test_foreign, foreigns)
     assert_int_equal(context_wait_foreign(context, stream), row->result);
     assert_int_equal(fake_calls(FN(cuStreamQuery)), row->queries);
     assert_false(disturbs);
-    assert_true(fake_thread_is_clean(fake_context(row->context >= LEGACY)));
+    assert_true(fake_thread_is_clean(fake_context(row->context == LEGACY || row->context == THREAD)));
 }
 
 READY_CASE(test_foreign_limit)

@@ -58,6 +58,8 @@ ISOLATED_CASE(test_strict_memory)
 
 /* --- what was freed before --- */
 
+#define LATE "the work before another thread's cudaFree has not ended within a second"
+
 static void device_moves(void *context)
 {
     fake_context_of(context)->over++;
@@ -98,6 +100,39 @@ ISOLATED_CASE(test_waits_for_earlier_frees)
     fake.scripts[FN(cuEventQuery)].calls = 0;
     policy_strict(0, "test"); /* once */
     assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
+    assert_null(strstr(fake.said, LATE));
+}
+
+/* Work that takes longer is left alone, and that is said once. */
+static void late(void)
+{
+    const char *said;
+
+    fake.relax = NULL;
+    policy_frees_wait(/* others: */ true);
+    said = strstr(fake.said, LATE);
+    assert_non_null(said);
+    policy_strict(0, "test");
+    assert_null(strstr(said + 1, LATE));
+}
+
+ISOLATED_CASE(test_late)
+{
+    with_free();
+    late();
+}
+
+/* The free was ordered in a slot, beside another one. */
+ISOLATED_CASE(test_late_in_slot)
+{
+    struct context *context = with_free();
+    CUevent event = NULL;
+
+    for (unsigned int i = 0; i < SLOTS && !event; i++)
+        event = atomic_load(&context->batches[i].event);
+    atomic_store(&context->slots[0].event, event);
+    atomic_store(&context->slots[SLOT_COMBINER].done, 0);
+    late();
 }
 
 static void all_are_strict(void *arg)
