@@ -5,7 +5,7 @@
  * cuCtxSynchronize would invalidate the capture. A cuMemFree by a thread in relaxed mode does not, and it waits for the
  * device as well. So does cuMemFreeHost, which takes longer, but needs nothing of a device that is full.
  *
- * Locking: none; context->kept_byte is set once, by an atomic operation.
+ * Locking: none; context->kept_byte changes by atomic operations. device.c gives the byte back.
  */
 #include "context/capture_wait.h"
 

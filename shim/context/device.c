@@ -6,7 +6,9 @@
 #include "clock.h"
 #include "context/arrivals.h"
 #include "context/capture_gate.h"
+#include "context/capture_wait.h"
 #include "context/context_state.h"
+#include "context/cuda_memory.h"
 #include "context/device_free.h"
 #include "context/events.h"
 #include "context/ipc_server.h"
@@ -56,15 +58,33 @@ static size_t give_back(struct context *context)
     return pool_kind_get(context->pool) == BACKEND_VMM ? 0 : pool_yield(context->pool, "oom");
 }
 
+/* What capture_wait keeps. */
+static size_t kept_bytes(const struct context *context)
+{
+    return atomic_load(&context->kept_byte) ? CAPTURE_KEPT_SIZE : 0;
+}
+
+/* Give it back, as segments go back. True: there was one; it may arrive later. */
+static bool kept_byte_put(struct context *context)
+{
+    const CUdeviceptr byte = atomic_load(&context->kept_byte) ? atomic_exchange(&context->kept_byte, 0) : 0;
+
+    if (byte && cuda_source.put(context, byte, CAPTURE_KEPT_SIZE))
+        context_arrived();
+    return byte != 0;
+}
+
 bool device_trim(int device, const struct context *except)
 {
     struct context *other;
     bool any = vmm_kept_trim(device) != 0;
+    bool put;
 
     for (unsigned int i = 0; (other = next_giving(&i, device)); context_unpin(other)) {
-        if (other == except)
+        put = kept_byte_put(other);
+        if (other == except && !put)
             continue;
-        any |= give_back(other) != 0;
+        any |= put | (other != except && give_back(other));
         any |= arrivals_collect_own(other, ARRIVALS_OTHERS_NS);
     }
     return any;
@@ -97,6 +117,7 @@ uint64_t context_release(int device, const char *why)
     released = context_events.retry_parked_wait(device) + vmm_kept_trim(device);
     for (unsigned int i = 0; (context = next_giving(&i, device)); context_unpin(context)) {
         released += pool_trim(context->pool, why);
+        released += kept_byte_put(context) ? CAPTURE_KEPT_SIZE : 0;
         arrivals_collect_own(context, ARRIVALS_OTHERS_NS);
     }
     return released;
@@ -198,7 +219,7 @@ uint64_t context_idle_bytes(int device, uint64_t *ret_used)
         }
         pool_flush(context->pool);
         pool_stats_get(context->pool, &stats);
-        idle += stats.idle + arrivals_outstanding(context);
+        idle += stats.idle + arrivals_outstanding(context) + kept_bytes(context);
         used += stats.held - stats.idle;
     }
     *ret_used = used;

@@ -199,6 +199,10 @@ MUTANTS = [
     Mutant("each wait beside a capture keeps a byte", ["shim_order"], [
         ("result || atomic_load(&context->kept_byte) ||", "result ||"),
         ("!atomic_compare_exchange_strong(&context->kept_byte, &none, *ret_byte)", "(atomic_store(&context->kept_byte, *ret_byte + none), 0)")]),
+    Mutant("the byte that a wait beside a capture keeps does not go back", ["shim_memory"], [
+        ("put = kept_byte_put(other); if (other == except && !put)", "put = false; if (other == except && !put)")]),
+    Mutant("the byte that a wait beside a capture keeps is not counted as free", ["shim_memory"], [
+        ("return atomic_load(&context->kept_byte) ? CAPTURE_KEPT_SIZE : 0;", "(void)context; return 0;")]),
     Mutant("a new context has the byte of the one before it", ["shim_context"], [
         ("atomic_store(&context->kept_byte, 0);", ";")]),
     Mutant("a stream that is destroyed keeps the gate closed", ["faults / Faults.test_without_faults"], [
@@ -247,7 +251,7 @@ MUTANTS = [
 
     # --- out of memory, limits, figures ---
     Mutant("out of memory: other contexts keep what they do not need", ["faults / Faults.test_without_faults"], [
-        ("if (other == except) continue;", "if (other) continue;")]),
+        ("if (other == except && !put) continue;", "if (other) continue;")]),
 
     # --- contexts and processes ---
     Mutant("the context of a free is not made current", ["contexts static strict / race_across"], [
@@ -320,7 +324,7 @@ MUTANTS = [
     Mutant("NCCL: cudaMalloc's memory backs the pool", ["nccl / Wrong.test_nccl_has_no_memory_of_its_own"], [
         ("else if (!nccl_memory_is_shareable((uintptr_t)ptr))", "else if (false)")]),
     Mutant("free memory is that of one context", ["meminfo static preloaded"], [
-        ("idle += stats.idle + arrivals_outstanding(context);", "idle = stats.idle + arrivals_outstanding(context);")]),
+        ("idle += stats.idle + arrivals_outstanding(context) + kept", "idle = stats.idle + arrivals_outstanding(context) + kept")]),
     Mutant("free memory is that of all devices", ["shim_memory", "meminfo static preloaded / each_device"], [
         ("bool leaving; for (unsigned int i = 0; (context = context_next_pool(&i, device, &leaving));",
          "bool leaving; (void)device; for (unsigned int i = 0; (context = context_next_pool(&i, CONTEXT_ALL, &leaving));")]),
