@@ -383,20 +383,21 @@ enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
 
 void serve_failed_begin(uint64_t addr, struct serve_failed *ret_failed)
 {
-    struct pool *pool;
+    struct pins *own = pin_begin(PIN_ADDRESS(addr));
+    struct pool *pool = atomic_load_explicit(&contexts_closing, memory_order_acquire) ? NULL : pool_of(addr);
 
-    ret_failed->own = pin_begin(PIN_ADDRESS(addr));
-    pool = atomic_load_explicit(&contexts_closing, memory_order_acquire) ? NULL : pool_of(addr);
     ret_failed->context = pool ? context_of(pool) : NULL;
     if (ret_failed->context)
         (void)context_enter(ret_failed->context, &ret_failed->visit);
+    /* Not kept over the caller's call: a thread that ends the context by the runtime's function holds the runtime's
+     * lock, which that call waits for. Entries stay, so the context can be left after it has ended. */
+    pin_end(own);
 }
 
 void serve_failed_end(struct serve_failed *failed)
 {
     if (failed->context)
         context_leave(failed->context, &failed->visit);
-    pin_end(failed->own);
 }
 
 bool serve_lacks_context(void)

@@ -62,7 +62,6 @@ enum serve_verdict serve_free_later(uint64_t addr, CUstream stream);
  * context's error. serve_failed_end must follow, with the same record. */
 struct serve_failed {
     struct context *context; /* NULL: none was made current */
-    struct pins *own;
     struct visit visit;
 };
 void serve_failed_begin(uint64_t addr, struct serve_failed *ret_failed);

@@ -87,4 +87,6 @@ MUTANTS = [
          "result = ((__typeof__(&cuMemFreeAsync))real_find(symbol))(ptr, stream);")]),
     Mutant("use: memory that its context took along comes back", ["shim_nccl_direct"], [
         ("direct_delete_of(&direct.leaving, context);", "")]),
+    Mutant("a free that has failed keeps the context from its end while it asks for the error", ["shim_pins"], [
+        ("pin_end(own); } void serve_failed_end", "} void serve_failed_end")]),
 ]

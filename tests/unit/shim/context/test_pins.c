@@ -5,6 +5,7 @@
 #include <semaphore.h>
 
 #include "ready.h"
+#include "serve/serve.h"
 
 /* --- another thread, in a call --- */
 
@@ -383,3 +384,24 @@ ISOLATED_CASE(test_lingering_is_ended)
     assert_null(pool_of(addr));
 }
 ISOLATED_AGAIN(test_lingering_is_ended, comes, .row = "comes")
+
+/* A free that has failed asks the runtime for its error. The thread that ends the context may hold the runtime's lock
+ * meanwhile, so it does not wait for that free. */
+ISOLATED_CASE(test_failed_free)
+{
+    struct context *context = ready();
+    const uint64_t addr = block(context, 1000);
+    struct serve_failed failed;
+
+    if (*state)
+        fake_current(NULL);
+    serve_failed_begin(addr, &failed);
+    assert_ptr_equal(failed.context, context);
+    assert_int_equal(failed.visit.pushed, *state != NULL);
+    context_gone(context_leaving(fake_context(0)), true);
+    assert_int_equal(fake.relaxes, 0);
+    assert_null(pool_of(addr));
+    assert_null(context->lingering);
+    serve_failed_end(&failed);
+}
+ISOLATED_AGAIN(test_failed_free, elsewhere, .row = "elsewhere")
