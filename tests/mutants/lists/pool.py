@@ -441,13 +441,20 @@ MUTANTS = [
 
     # --- neighbours ---
     Mutant("neighbours: others give before the pool's own idle memory goes", ["yield"], [
-        ("if (rc == -ENOMEM) rc = alloc_ladder(", "if (rc == -ENOMEM && others_give(pool, size)) rc = grow(pool, size, requested, true, ret_addr); if (rc == -ENOMEM) rc = alloc_ladder("),
+        ("if (rc == -ENOMEM) rc = alloc_ladder(", "if (rc == -ENOMEM && others_give(pool, size, &(struct pool_asking){0})) rc = grow(pool, size, requested, true, ret_addr); if (rc == -ENOMEM) rc = alloc_ladder("),
         ]),
     Mutant("neighbours: others give before a hole serves", ["yield"], [
-        ("if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0) return 0; if (rc == -ENOMEM && others_give(pool, size)) rc = grow(pool, size, requested, /* alone: */ true, ret_addr);",
-         "if (rc == -ENOMEM && others_give(pool, size)) rc = grow(pool, size, requested, /* alone: */ true, ret_addr); if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0) return 0;")]),
+        ("if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0) return 0; return rc;",
+         "if (rc == -ENOMEM && others_give(pool, size, &(struct pool_asking){0})) rc = grow(pool, size, requested, true, ret_addr); if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0) return 0; return rc;")]),
     Mutant("neighbours: the request is not made again", ["yield", "neighbours / Turns"], [
-        ("if (rc == -ENOMEM && others_give(pool, size)) rc = grow(", "if (rc == -ENOMEM && !others_give(pool, size)) rc = grow(")]),
+        ("while (rc == -ENOMEM && others_give(pool, size, &asking));", "while (rc == -ENOMEM && others_give(pool, size, &asking) && false);")]),
+    Mutant("neighbours: asked once alone", ["yield"], [
+        ("while (rc == -ENOMEM && others_give(pool, size, &asking));", "while (rc == -ENOMEM && !asking.given && others_give(pool, size, &asking));")]),
+    Mutant("neighbours: after them the pool's own memory is not looked at again", ["yield"], [
+        ("do rc = alloc_again(pool, size, requested, &patience, ret_addr); while (rc == -ENOMEM && others_give(pool, size, &asking));",
+         "rc = alloc_again(pool, size, requested, &patience, ret_addr); while (rc == -ENOMEM && others_give(pool, size, &asking)) rc = grow(pool, size, requested, true, ret_addr);")]),
+    Mutant("neighbours: each question counts as a request that was helped", ["yield"], [
+        ("pool->stats.helped += asking->given && !given;", "pool->stats.helped += asking->given; (void)given;")]),
     Mutant("neighbours: giving back waits for deferred blocks", ["yield"], [
         ("pool_flush(pool); if (frozen", "order_and_publish(pool, NULL, POOL_ORDER_DEVICE); if (frozen")]),
     Mutant("neighbours: during a capture memory goes back, whatever the backend says", ["yield"], [
