@@ -30,7 +30,7 @@
 
 struct pool;
 
-/* What one request has asked other users of the device; all zeros before the first question. */
+/* The questions of one request to other users of the device; all zeros before the first. */
 struct pool_asking {
     uint64_t since; /* the time of the first question */
     bool given;     /* some may have given memory back */
