@@ -175,30 +175,26 @@ static bool more_to_give(struct pool *pool, uint64_t before, struct patience *pa
 }
 
 /* Ask other users of the device. True: they may have given memory back. */
-static bool others_give(struct pool *pool, size_t size)
+static bool others_give(struct pool *pool, size_t size, struct pool_asking *asking)
 {
     const struct pool_config *config = &pool->config;
+    const bool given = asking->given;
 
-    if (!config->backend->ask || !config->backend->ask(config->arg, round_up(size, POOL_SEGMENT_UNIT)))
+    if (!config->backend->ask || !config->backend->ask(config->arg, round_up(size, POOL_SEGMENT_UNIT), asking))
         return false;
     lock_take(&pool->lock);
-    pool->stats.helped++;
+    pool->stats.helped += asking->given && !given;
     lock_give(&pool->lock);
     return true;
 }
 
-/* The driver has refused. Try everything else that could serve the request, cheapest first. */
-static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
+/* Try everything of this pool that could serve the request, and the driver again, cheapest first. */
+static int alloc_again(struct pool *pool, size_t size, size_t requested, struct patience *patience, uint64_t *ret_addr)
 {
-    struct patience patience;
     uint64_t before;
     size_t released;
     int rc;
 
-    patience_begin(&patience);
-    /* Deferred blocks make other requests break into free ones, which a full card cannot afford: from now on each free
-     * is ordered at once, and each order restores a little of the budget. */
-    atomic_store_explicit(&pool->shown.budget, 0, memory_order_relaxed);
     do {
         if (pool->config.backend->reclaim)
             pool->config.backend->reclaim(pool->config.arg);
@@ -209,14 +205,29 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
             order_and_publish(pool, NULL, POOL_ORDER_DEVICE);
         if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
             return 0;
-        released = release_for(pool, size, "oom", &patience);
+        released = release_for(pool, size, "oom", patience);
         before = given_back(pool);
         rc = grow(pool, size, requested, /* alone: */ true, ret_addr);
-    } while (rc == -ENOMEM && (released || more_to_give(pool, before, &patience)));
+    } while (rc == -ENOMEM && (released || more_to_give(pool, before, patience)));
     if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0)
         return 0;
-    if (rc == -ENOMEM && others_give(pool, size))
-        rc = grow(pool, size, requested, /* alone: */ true, ret_addr);
+    return rc;
+}
+
+/* The driver has refused. Try everything else that could serve the request. */
+static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
+{
+    struct pool_asking asking = {0};
+    struct patience patience;
+    int rc;
+
+    patience_begin(&patience);
+    /* Deferred blocks make other requests break into free ones, which a full card cannot afford: from now on each free
+     * is ordered at once, and each order restores a little of the budget. */
+    atomic_store_explicit(&pool->shown.budget, 0, memory_order_relaxed);
+    do
+        rc = alloc_again(pool, size, requested, &patience, ret_addr);
+    while (rc == -ENOMEM && others_give(pool, size, &asking));
     if (rc == -ENOMEM) {
         lock_take(&pool->lock);
         pool->stats.oom++;

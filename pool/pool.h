@@ -30,6 +30,13 @@
 
 struct pool;
 
+/* The questions of one request to other users of the device; all zeros before the first. */
+struct pool_asking {
+    uint64_t since; /* the time of the first question */
+    bool given;     /* some may have given memory back */
+    bool over;      /* not to be asked again */
+};
+
 /* The source of segments. kind: the kind of the segment, see pool_kind_set. */
 struct pool_backend_ops {
     /* Get size bytes, a multiple of POOL_SEGMENT_UNIT and aligned to it. -ENOMEM: refused for lack of memory. Any other
@@ -51,8 +58,9 @@ struct pool_backend_ops {
      * frozen. */
     bool (*gives_frozen)(void *arg);
     /* May be NULL. The last step after a refusal: ask other users of the device to give back what they do not need of
-     * it, size bytes or more. True: some may have come. */
-    bool (*ask)(void *arg, size_t size);
+     * it, size bytes or more. True: make the request again, and ask again if it is refused, because others may have
+     * taken what was given. False after a limited time, and after all have answered once that they have nothing. */
+    bool (*ask)(void *arg, size_t size, struct pool_asking *asking);
     /* May be NULL. True if the device has so little memory left that idle segments should not be kept. Cheap. */
     bool (*scarce)(void *arg);
 };

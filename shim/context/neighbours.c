@@ -12,6 +12,7 @@
 #include "context/device.h"
 #include "context/limits.h"
 #include "context/nccl_memory.h"
+#include "pool.h"
 #include "real/real.h"
 #include "trace/trace.h"
 
@@ -57,22 +58,28 @@ static bool card_of(int device, struct neighbour_card *ret_card)
     return true;
 }
 
-bool neighbours_ask(int device, size_t wanted)
+bool neighbours_ask(int device, size_t wanted, struct pool_asking *asking)
 {
-    const uint64_t start = now_ns();
+    const uint64_t start = now_ns(), since = asking->since ? asking->since : start;
     struct neighbour_outcome outcome;
     struct neighbour_card card;
+    bool given;
     uint64_t ns;
 
-    if (!are_asked() || wanted > device_capacity(device) || !card_of(device, &card))
+    if (asking->over || !are_asked() || start >= since + wait_ns() || wanted > device_capacity(device) ||
+        !card_of(device, &card))
         return false;
-    neighbour_ask(&card, station_of(device), wanted, wait_ns(), &outcome);
+    asking->since = since;
+    neighbour_ask(&card, station_of(device), wanted, since + wait_ns() - start, &outcome);
     ns = now_ns() - start;
     if (outcome.asked)
         trace_frequent("ask", "\"d\":%d,\"n\":%zu,\"asked\":%u,\"answered\":%u,\"given\":%llu,\"us\":%llu.%llu", device,
                        wanted, outcome.asked, outcome.answered, (ull)outcome.given, TRACE_US(ns));
     /* A neighbour that is late may have given memory back, too. */
-    return outcome.given || outcome.answered < outcome.asked;
+    given = outcome.given || outcome.answered < outcome.asked;
+    asking->given |= given;
+    asking->over = !given;
+    return outcome.asked;
 }
 
 static bool station_open(int device)

@@ -17,12 +17,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct pool_asking;
+
 /*
- * Ask the other processes on a device for idle memory, and wait for them, CUPOOL_NEIGHBOURS milliseconds at most.
- * wanted: the bytes that are enough; 0: not known. False: none has given any. Always so where ranks have to lay memory
+ * Ask the other processes on a device for idle memory, and wait for them, CUPOOL_NEIGHBOURS milliseconds at most for
+ * all questions with this record (all zeros before the first). wanted: the bytes that are enough; 0: not known. True:
+ * try again, and ask again if that fails. That is so once although none has given any: one that had none to give may
+ * have given it back before the question, but after the driver's refusal. Always false where ranks have to lay memory
  * out alike.
  */
-bool neighbours_ask(int device, size_t wanted);
+bool neighbours_ask(int device, size_t wanted, struct pool_asking *asking);
 
 /* This process has memory of a device, so others may ask for it from now on. Keeps errno. True, once for each device:
  * wake the background thread, which has one more socket to listen to. */

@@ -309,10 +309,11 @@ static uint64_t missing(int device)
 static CUresult bring_back_all(struct change *change)
 {
     CUresult result = bring_back(change);
+    struct pool_asking asking = {0};
 
     if (result == CUDA_ERROR_OUT_OF_MEMORY && device_trim(change->device, NULL))
         result = bring_back(change);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && neighbours_ask(change->device, missing(change->device)))
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && neighbours_ask(change->device, missing(change->device), &asking))
         result = bring_back(change);
     return result;
 }

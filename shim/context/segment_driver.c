@@ -136,11 +136,11 @@ static bool backend_scarce(void *arg)
     return (conf_get()->decay.number == 0 || device_free_is_scarce(context)) && !nccl_ranks_agree();
 }
 
-static bool backend_ask(void *arg, size_t size)
+static bool backend_ask(void *arg, size_t size, struct pool_asking *asking)
 {
     const struct context *context = arg;
 
-    return neighbours_ask(context->device, size);
+    return neighbours_ask(context->device, size, asking);
 }
 
 const struct pool_backend_ops segment_ops = {.alloc = backend_alloc,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * retry.h - calls of the driver that take memory which the pool does not serve: if the driver refuses, and the pools
- * have memory to give back, the call is made once more; and once more if other processes have given some back.
+ * have memory to give back, the call is made again, and again if other processes have given some back: as often as
+ * there was some, for a limited time, because other threads and processes may take it before the call does.
  *
  *     struct retry retry = retry_begin();
  *
@@ -17,7 +18,10 @@
 #define CUPOOL_SHIM_EXPORTS_RETRY_H
 
 #include "base/process.h"
+#include "clock.h"
+#include "context/arrivals.h"
 #include "context/limits.h"
+#include "pool.h"
 #include "serve/serve.h"
 
 /*
@@ -30,17 +34,17 @@ extern __thread struct retry_later {
 } retry_later __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 struct retry {
-    size_t wanted;         /* the bytes that the call takes, or less; 0: not known */
-    size_t enough;         /* the bytes of other processes with which it succeeds; 0: not known */
-    unsigned int arrivals; /* serve_arrivals() before the first call */
-    bool gave;             /* the current device's pools have been asked to give back */
-    bool elsewhere;        /* it may be memory of another device, and the other devices' pools have not been asked */
-    bool asked; /* other processes have been asked, perhaps for the pool's request that this call stands for */
+    size_t wanted;             /* the bytes that the call takes, or less; 0: not known */
+    size_t enough;             /* the bytes of other processes with which it succeeds; 0: not known */
+    unsigned int arrivals;     /* serve_arrivals() before the call was made last */
+    uint64_t limit;            /* the time until which this process's pools give back; 0: none has */
+    bool elsewhere;            /* it may be memory of another device */
+    struct pool_asking asking; /* of other processes; over if the pool's request that this call stands for has asked */
 };
 
 static inline struct retry retry_begin(void)
 {
-    return (struct retry){.arrivals = serve_arrivals(), .asked = serve_has_asked()};
+    return (struct retry){.arrivals = serve_arrivals(), .asking.over = serve_has_asked()};
 }
 
 /* For a call whose stream, pool, graph or memory may be of another device than the current one. */
@@ -52,15 +56,6 @@ static inline struct retry retry_begin_elsewhere(void)
     return retry;
 }
 
-/* True once. */
-static inline bool retry_first(bool *done)
-{
-    const bool first = !*done;
-
-    *done = true;
-    return first;
-}
-
 /* True: the driver has refused memory, and this thread may look for some. */
 static inline bool retry_may(CUresult result)
 {
@@ -70,21 +65,29 @@ static inline bool retry_may(CUresult result)
     return !retry_later.on;
 }
 
-/* Once the current device's idle memory has not been enough. True: other devices' has gone. */
-static inline bool retry_elsewhere(struct retry *retry)
+/* True if this process's pools may be asked to give back: the time has not passed. */
+static inline bool retry_lasts(struct retry *retry)
 {
-    const bool elsewhere = retry->elsewhere;
+    const uint64_t now = now_ns();
 
-    retry->elsewhere = false;
-    return elsewhere && serve_give_back_anywhere(retry->wanted);
+    if (!retry->limit)
+        retry->limit = now + ARRIVALS_OTHERS_NS;
+    return now < retry->limit;
 }
 
 /* True: make the call again. */
 static inline bool retry_again(struct retry *retry, CUresult result)
 {
-    return retry_may(result) &&
-           ((retry_first(&retry->gave) && serve_give_back(retry->arrivals, retry->wanted)) || retry_elsewhere(retry) ||
-            (retry_first(&retry->asked) && serve_ask(retry->wanted, retry->enough)));
+    bool gave = false;
+
+    if (!retry_may(result))
+        return false;
+    if (retry_lasts(retry)) {
+        gave = serve_give_back(retry->arrivals, retry->wanted) ||
+               (retry->elsewhere && serve_give_back_anywhere(retry->wanted));
+        retry->arrivals = serve_arrivals();
+    }
+    return gave || serve_ask(retry->wanted, retry->enough, &retry->asking);
 }
 
 /* As retry_again, for a call that NCCL makes inside ncclMemAlloc: there NCCL must not be called to take a segment
@@ -97,9 +100,15 @@ static inline bool retry_again_outside(struct retry *retry, CUresult result)
 /* As retry_again, for a call that takes memory of this device and needs no current context. */
 static inline bool retry_again_on_device(struct retry *retry, CUresult result, CUdevice device)
 {
-    return !process_is_inside() && retry_may(result) &&
-           ((retry_first(&retry->gave) && serve_give_back_on(device, retry->arrivals, retry->wanted)) ||
-            (retry_first(&retry->asked) && serve_ask_on(device, retry->wanted)));
+    bool gave = false;
+
+    if (process_is_inside() || !retry_may(result))
+        return false;
+    if (retry_lasts(retry)) {
+        gave = serve_give_back_on(device, retry->arrivals, retry->wanted);
+        retry->arrivals = serve_arrivals();
+    }
+    return gave || serve_ask_on(device, retry->wanted, &retry->asking);
 }
 
 #endif

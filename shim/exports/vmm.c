@@ -116,11 +116,19 @@ static size_t device_bytes(size_t size, const CUmemAllocationProp *properties)
     return properties && hazard_location_device(&properties->location) >= 0 ? size : 0;
 }
 
+static bool first_time(bool *done)
+{
+    const bool first = !*done;
+
+    *done = true;
+    return first;
+}
+
 /* True, once: make the call again, since kept memory of that device has gone back, by this thread or since the
  * first call by another one. */
 static bool kept_again(bool *done, const struct retry *retry, CUresult result, const CUmemAllocationProp *properties)
 {
-    return result == CUDA_ERROR_OUT_OF_MEMORY && vmm_kept_existing() && retry_first(done) && properties &&
+    return result == CUDA_ERROR_OUT_OF_MEMORY && vmm_kept_existing() && first_time(done) && properties &&
            hazard_location_device(&properties->location) >= 0 &&
            (process_is_inside() || device_may_fit(hazard_location_device(&properties->location), retry->wanted)) &&
            (vmm_kept_trim(hazard_location_device(&properties->location)) || serve_arrivals() != retry->arrivals);

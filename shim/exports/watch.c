@@ -453,7 +453,7 @@ static void context_made_with_after(struct watch *w, const CUcontext *context, c
 /* --- the exported functions --- */
 
 /* For each word of the rows: the function that is called, before the first call, and whether the call is to be made
- * again, which is once at most. */
+ * again. */
 #define ONCE_NEXT(symbol)              real_next(symbol)
 #define RETRIED_NEXT(symbol)           real_next(symbol)
 #define RETRIED_OUTSIDE_NEXT(symbol)   vmm_served_##symbol

@@ -78,18 +78,18 @@ bool serve_give_back_anywhere(size_t wanted)
     return any;
 }
 
-bool serve_ask_on(int device, size_t wanted)
+bool serve_ask_on(int device, size_t wanted, struct pool_asking *asking)
 {
-    return process_has_begun() && !never_fits(device, wanted) && neighbours_ask(device, /* wanted: */ 0);
+    return process_has_begun() && !never_fits(device, wanted) && neighbours_ask(device, /* wanted: */ 0, asking);
 }
 
-bool serve_ask(size_t wanted, size_t enough)
+bool serve_ask(size_t wanted, size_t enough, struct pool_asking *asking)
 {
     const struct real_driver *driver = process_has_begun() ? real_driver_get() : NULL;
     CUdevice device;
 
     return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && !never_fits(device, wanted) &&
-           neighbours_ask(device, enough);
+           neighbours_ask(device, enough, asking);
 }
 
 uint64_t serve_release(int device, const char *why)

@@ -21,6 +21,7 @@
 
 struct context;
 struct pins;
+struct pool_asking;
 
 /* The action that an exported function has to take. */
 enum serve_verdict {
@@ -89,9 +90,9 @@ bool serve_give_back(unsigned int before, size_t wanted);
 bool serve_give_back_on(int device, unsigned int before, size_t wanted);
 bool serve_give_back_anywhere(size_t wanted);
 /* As serve_give_back, of other processes on the current device, until they have given `enough` bytes back (0: all are
- * asked); or of all processes on this device. */
-bool serve_ask(size_t wanted, size_t enough);
-bool serve_ask_on(int device, size_t wanted);
+ * asked); or of all processes on this device. For how often, see neighbours_ask. */
+bool serve_ask(size_t wanted, size_t enough, struct pool_asking *asking);
+bool serve_ask_on(int device, size_t wanted, struct pool_asking *asking);
 /* True if they have been asked for this thread's last request of the pool, in vain. The next call says false. */
 bool serve_has_asked(void);
 

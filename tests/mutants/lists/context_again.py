@@ -83,4 +83,15 @@ MUTANTS = [
         ("used += stats.held - stats.idle;", "used += stats.live;")]),
     Mutant("no bytes in front of memory where NCCL is loaded later", ["shim_nccl_memory"], [
         ("(!nccl || nccl_kinds_matter(nccl)) ? FRONT_BYTES : 0;", "nccl && nccl_kinds_matter(nccl) ? FRONT_BYTES : 0;")]),
+    # --- neighbours, asked again ---
+    Mutant("neighbours: each question may take the whole time", ["shim_retry_often"], [
+        ("wanted, since + wait_ns() - start, &outcome);", "wanted, wait_ns(), &outcome);")]),
+    Mutant("neighbours: asked for ever", ["shim_retry_often"], [
+        ("start >= since + wait_ns() ||", "")]),
+    Mutant("neighbours: asked again although none has given any", ["shim_retry_often"], [
+        ("asking->over = !given;", "asking->over = false;")]),
+    Mutant("neighbours: memory that came before the question is not found", ["shim_retry_often"], [
+        ("return outcome.asked;", "return given;")]),
+    Mutant("neighbours: the request is made again where there are none", ["shim_retry_often"], [
+        ("return outcome.asked;", "return true;")]),
 ]

@@ -157,9 +157,9 @@ MUTANTS = [
     Mutant("a primary context that stays takes its captures along", ["shim_exports"], [
         ("if (driver && context_primary_is_over(driver, device)) capture_forget(", "if (driver) capture_forget(")]),
     Mutant("a context that is refused is not asked for again", ["rows driver"], [
-        ("&& serve_give_back_on(device, retry->arrivals, retry->wanted))", "&& false)")]),
+        ("gave = serve_give_back_on(device, retry->arrivals, retry->wanted);", "gave = false;")]),
     Mutant("a call that may take another device's memory gets the current one's idle memory alone", ["shim_retry"], [
-        ("return elsewhere && serve_give_back_anywhere(retry->wanted);", "return elsewhere && false;")]),
+        ("|| (retry->elsewhere && serve_give_back_anywhere(retry->wanted));", ";")]),
     Mutant("a call for memory of the current device empties the other devices' pools", ["shim_retry"], [
         ("= kind == UNPOOLED_ARRAY || kind == UNPOOLED_PITCH ? retry_begin() : retry_begin_elsewhere();", "= retry_begin_elsewhere();")]),
     Mutant("an impossible request on a stream empties the pools", ["shim_retry"], [
@@ -169,13 +169,21 @@ MUTANTS = [
     Mutant("host memory of more than the device has is refused at once", ["shim_retry"], [
         ("hazard_location_device(&properties->location) >= 0 ? size : 0;", "true ? size : 0;")]),
     Mutant("a capture keeps idle memory from a call for a device", ["shim_retry"], [
-        ("&& serve_give_back_on(device, retry->arrivals, retry->wanted))", '&& (serve_release(device, "oom") || serve_arrivals() != retry->arrivals))')]),
+        ("gave = serve_give_back_on(device, retry->arrivals, retry->wanted);", 'gave = serve_release(device, "oom") || serve_arrivals() != retry->arrivals;')]),
     Mutant("physical memory of another device gets the current one's idle memory", ["shim_retry"], [
         ("|| create_again(&retry, result, properties));", "|| retry_again_outside(&retry, result));")]),
 
     # --- out of memory, limits, figures ---
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
-        ("((retry_first(&retry->gave) && serve_give_back(retry->arrivals, retry->wanted)) ||", "(")]),
+        ("gave = serve_give_back(retry->arrivals, retry->wanted) ||", "gave =")]),
+    Mutant("out of memory: idle memory goes back once for calls that are not pooled", ["shim_retry_often"], [
+        ("return now < retry->limit;", "return now + ARRIVALS_OTHERS_NS == retry->limit;")]),
+    Mutant("out of memory: idle memory goes back for calls that are not pooled without an end", ["shim_retry_often"], [
+        ("return now < retry->limit;", "return true;")]),
+    Mutant("out of memory: what has arrived once counts each time", ["shim_retry_often"], [
+        ("retry->arrivals = serve_arrivals();", "", "retry_again")]),
+    Mutant("out of memory: what has arrived once on a device counts each time", ["shim_retry_often"], [
+        ("retry->arrivals = serve_arrivals();", "", "retry_again_on_device")]),
     Mutant("memory that has arrived counts as on its way, too", ["meminfo static preloaded / never_more_than_is_left"], [
         ("*free = *free + idle > most ? most : *free + idle;", "*free = *free + idle > all ? all : *free + idle;")]),
     Mutant("free memory is what the driver says", ["meminfo static preloaded", "meminfo shared preloaded"], [
@@ -263,9 +271,9 @@ MUTANTS = [
 
     # --- neighbours ---
     Mutant("neighbours: not asked for calls that are not pooled", ["neighbours / Turns.test_of_a_call_that_is_not_pooled", "turns auto"], [
-        ("(retry_first(&retry->asked) && serve_ask(retry->wanted, retry->enough)));", "false);")]),
+        ("return gave || serve_ask(retry->wanted, retry->enough, &retry->asking);", "return gave;")]),
     Mutant("neighbours: asked twice for one request", ["neighbours / Refused.test_nothing_idle"], [
-        (".asked = serve_has_asked()", ".asked = serve_has_asked() && false")]),
+        (".asking.over = serve_has_asked()", ".asking.over = serve_has_asked() && false")]),
 
     # --- virtual memory ---
     Mutant("vmm: peer access does not reach it", ["peers static vmm access_first"], [

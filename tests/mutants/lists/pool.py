@@ -238,7 +238,7 @@ MUTANTS = [
     Mutant("other threads' cached blocks are not looked for", ["magazine"], [
         ("handed_collect(pool, magazine); magazine->has_holes = false; coalesce(", "if (i) continue; handed_collect(pool, magazine); magazine->has_holes = false; coalesce(")]),
     Mutant("frees are deferred although the driver has refused memory", ["deferred"], [
-        ("atomic_store_explicit(&pool->shown.budget, 0, memory_order_relaxed); do {", "do {")]),
+        ("atomic_store_explicit(&pool->shown.budget, 0, memory_order_relaxed); do rc = alloc_again(", "do rc = alloc_again(")]),
     Mutant("each magazine has all of the deferred-free budget", ["deferred"], [
         ("return size_value(&pool->shown.budget) / (sharers ? sharers : 1);", "return size_value(&pool->shown.budget) + 0 * sharers;")]),
     Mutant("a magazine defers as many blocks as it caches", ["deferred"], [
@@ -387,7 +387,7 @@ MUTANTS = [
     Mutant("out of memory: deferred blocks stay deferred", ["ladder"], [
         ("order_and_publish(pool, NULL, POOL_ORDER_DEVICE); if (take(", "; if (take(")]),
     Mutant("out of memory: nothing is given back", ["ladder"], [
-        ('released = release_for(pool, size, "oom", &patience);', "released = 0;")]),
+        ('released = release_for(pool, size, "oom", patience);', "released = 0;")]),
     Mutant("out of memory: another thread's release is not waited for", ["waits"], [
         ("(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "atomic_load(&pool->shown.ordering) &&"),
         ("more = (idle_bytes(pool) || pool->releasing ||", "more = (idle_bytes(pool) ||")]),
@@ -403,7 +403,7 @@ MUTANTS = [
     Mutant("out of memory: a thread that asks is waited for only briefly", ["waits"], [
         ("pool->putting || atomic_load(&pool->shown.asking)", "pool->putting")]),
     Mutant("out of memory: a request waits for all that goes back", ["waits"], [
-        ('release_for(pool, size, "oom", &patience)', 'release_for(pool, 0, "oom", &patience)')]),
+        ('release_for(pool, size, "oom", patience)', 'release_for(pool, 0, "oom", patience)')]),
     Mutant("reading the statistics changes where memory lies", ["magazine"], [
         ("stats_copy(pool, ret_stats, &handed); ret", "if (taken) coalesce_all(pool); stats_copy(pool, ret_stats, &handed); ret")]),
     Mutant("growth that was refused first counts twice", ["excess"], [
@@ -441,13 +441,20 @@ MUTANTS = [
 
     # --- neighbours ---
     Mutant("neighbours: others give before the pool's own idle memory goes", ["yield"], [
-        ("if (rc == -ENOMEM) rc = alloc_ladder(", "if (rc == -ENOMEM && others_give(pool, size)) rc = grow(pool, size, requested, true, ret_addr); if (rc == -ENOMEM) rc = alloc_ladder("),
+        ("if (rc == -ENOMEM) rc = alloc_ladder(", "if (rc == -ENOMEM && others_give(pool, size, &(struct pool_asking){0})) rc = grow(pool, size, requested, true, ret_addr); if (rc == -ENOMEM) rc = alloc_ladder("),
         ]),
     Mutant("neighbours: others give before a hole serves", ["yield"], [
-        ("if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0) return 0; if (rc == -ENOMEM && others_give(pool, size)) rc = grow(pool, size, requested, /* alone: */ true, ret_addr);",
-         "if (rc == -ENOMEM && others_give(pool, size)) rc = grow(pool, size, requested, /* alone: */ true, ret_addr); if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0) return 0;")]),
+        ("if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0) return 0; return rc;",
+         "if (rc == -ENOMEM && others_give(pool, size, &(struct pool_asking){0})) rc = grow(pool, size, requested, true, ret_addr); if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0) return 0; return rc;")]),
     Mutant("neighbours: the request is not made again", ["yield", "neighbours / Turns"], [
-        ("if (rc == -ENOMEM && others_give(pool, size)) rc = grow(", "if (rc == -ENOMEM && !others_give(pool, size)) rc = grow(")]),
+        ("while (rc == -ENOMEM && others_give(pool, size, &asking));", "while (rc == -ENOMEM && others_give(pool, size, &asking) && false);")]),
+    Mutant("neighbours: asked once alone", ["yield"], [
+        ("while (rc == -ENOMEM && others_give(pool, size, &asking));", "while (rc == -ENOMEM && !asking.given && others_give(pool, size, &asking));")]),
+    Mutant("neighbours: after them the pool's own memory is not looked at again", ["yield"], [
+        ("do rc = alloc_again(pool, size, requested, &patience, ret_addr); while (rc == -ENOMEM && others_give(pool, size, &asking));",
+         "rc = alloc_again(pool, size, requested, &patience, ret_addr); while (rc == -ENOMEM && others_give(pool, size, &asking)) rc = grow(pool, size, requested, true, ret_addr);")]),
+    Mutant("neighbours: each question counts as a request that was helped", ["yield"], [
+        ("pool->stats.helped += asking->given && !given;", "pool->stats.helped += asking->given; (void)given;")]),
     Mutant("neighbours: giving back waits for deferred blocks", ["yield"], [
         ("pool_flush(pool); if (frozen", "order_and_publish(pool, NULL, POOL_ORDER_DEVICE); if (frozen")]),
     Mutant("neighbours: during a capture memory goes back, whatever the backend says", ["yield"], [

@@ -75,11 +75,14 @@ static bool tell_gives_frozen(void *arg)
 }
 
 /* Others on the device; they may have given something, or not. */
-static bool tell_ask(void *arg, size_t size)
+static bool tell_ask(void *arg, size_t size, struct pool_asking *asking)
 {
+    const bool first = !asking->over;
+
     recorder_call(15, 0, size, 0);
     recorder.meanwhile();
-    return size / (2 * MIB) % 2;
+    asking->given = asking->over = true;
+    return first && size / (2 * MIB) % 2;
 }
 
 static bool tell_scarce(void *arg)

@@ -3,24 +3,32 @@
  * is asked gives back its idle segments without waiting. */
 #include "unit.h"
 
-/* Of the others: what they hold without need, and how they were asked. */
+/* Of the others: what they hold without need, what they take of that again, how often, and how they were asked. */
 static struct {
     struct fake *fake;
     size_t idle, size;
-    unsigned int times, refused;
+    unsigned int takes, times, refused;
+    void (*meanwhile)(void);
 } others;
 
-static bool ask(void *arg, size_t size)
+/* As neighbours_ask: true once after all have answered that they have nothing. */
+static bool ask(void *arg, size_t size, struct pool_asking *asking)
 {
-    const bool any = others.idle;
+    const bool again = !asking->over;
 
     others.fake = arg;
     others.size = size;
     others.refused = others.fake->refused;
     others.times++;
+    if (others.meanwhile)
+        others.meanwhile();
+    asking->given |= others.idle;
+    asking->over = !others.idle;
+    if (others.takes && others.takes--)
+        return again;
     others.fake->capacity += others.idle;
     others.idle = 0;
-    return any;
+    return again;
 }
 
 static struct pool_backend_ops ops;
@@ -80,10 +88,54 @@ POOL_CASE(test_nothing_to_give)
 
     beside(env, 40 * MIB, 0);
     assert_int_equal(pool_alloc(env->pool, 30 * MIB, &addr), -ENOMEM);
-    assert_int_equal(others.times, 1);
-    assert_int_equal(env->fake->refused, others.refused); /* the driver is not asked again */
+    assert_int_equal(others.times, 2);
+    assert_int_equal(env->fake->refused, others.refused); /* the driver is not asked after that */
+    assert_int_equal(env->fake->refused, 3); /* but once before: memory may have come before the question */
     assert_int_equal(stats_of(env->pool).oom, 1);
     assert_int_equal(stats_of(env->pool).helped, 0);
+}
+
+/* A third user takes what the others have given, which they soon have again. */
+POOL_CASE(test_asks_as_long_as_they_give)
+{
+    beside(env, 40 * MIB, 40 * MIB);
+    others.takes = 5;
+    alloc(env->pool, 30 * MIB);
+    assert_int_equal(others.times, 6);
+    assert_int_equal(stats_of(env->pool).helped, 1);
+    assert_int_equal(stats_of(env->pool).oom, 0);
+}
+
+/* Memory that arrives between the refusal and the question: nobody has any to give by then. */
+static void arrives(void)
+{
+    others.fake->capacity = 64 * MIB;
+}
+
+POOL_CASE(test_came_before_the_question)
+{
+    beside(env, 40 * MIB, 0);
+    others.meanwhile = arrives;
+    alloc(env->pool, 30 * MIB);
+    assert_int_equal(others.times, 1);
+    assert_int_equal(stats_of(env->pool).helped, 0);
+}
+
+/* Another thread frees a block while the others are asked. */
+static uint64_t freed_meanwhile;
+
+static void frees(void)
+{
+    release(freed_meanwhile);
+}
+
+POOL_CASE(test_own_memory_freed_during_the_question)
+{
+    beside(env, 32 * MIB, 0);
+    freed_meanwhile = alloc(env->pool, 24 * MIB);
+    others.meanwhile = frees;
+    assert_int_equal(pool_live_size(alloc(env->pool, 30 * MIB)), 30 * MIB);
+    assert_int_equal(others.times, 1);
 }
 
 POOL_CASE(test_too_little_to_give)
@@ -92,8 +144,9 @@ POOL_CASE(test_too_little_to_give)
 
     beside(env, 40 * MIB, 2 * MIB);
     assert_int_equal(pool_alloc(env->pool, 30 * MIB, &addr), -ENOMEM);
-    assert_int_equal(others.times, 1);
-    assert_int_equal(env->fake->refused, others.refused + 1);
+    assert_int_equal(others.times, 3);
+    assert_int_equal(env->fake->refused, others.refused);
+    assert_int_equal(stats_of(env->pool).helped, 1);
     assert_int_equal(stats_of(env->pool).oom, 1);
 }
 

@@ -127,6 +127,10 @@ struct fake {
     bool disk_full;
     bool append_only;             /* files cannot be made shorter */
     int shortened;                /* another descriptor of the last file that was to be, as a child has it */
+    unsigned int neighbours;      /* other processes on the card */
+    unsigned int gives;           /* so many questions they answer with memory, and the later ones without */
+    unsigned int questions;       /* to them */
+    uint64_t answer_ns;           /* the time that an answer takes, unless the asker does not wait so long */
     const struct real_nccl *nccl; /* NULL: none is loaded */
     bool comm_locked;             /* a lock may be held over calls, because a communicator's is */
     bool registers;               /* memory is registered with NCCL, says the library */

@@ -102,12 +102,19 @@ WRAPPED(void, trace_open, (void))
     fake.opened++;
 }
 
-/* The machine has no other process. One of another test, with the same card, would be waited for: the clock stands. */
+/* The machine has no other process but those that a test invents. One of another test, with the same card, would be
+ * waited for: the clock stands. */
 WRAPPED(void, neighbour_ask,
         (const struct neighbour_card *card, const struct neighbour_station *own, uint64_t wanted, uint64_t wait_ns,
          struct neighbour_outcome *ret_outcome))
 {
-    *ret_outcome = (struct neighbour_outcome){0};
+    const bool late = fake.answer_ns > wait_ns;
+    const bool gives = !late && fake.gives > fake.questions;
+
+    fake.questions++;
+    atomic_fetch_add(&fake.ns, !fake.neighbours ? 0 : late ? wait_ns : fake.answer_ns);
+    *ret_outcome = (struct neighbour_outcome){
+        .asked = fake.neighbours, .answered = late ? 0 : fake.neighbours, .given = gives ? 2 * MIB : 0};
 }
 
 WRAPPED(bool, background_start, (void))

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_retry_often.c - shim/exports/retry.h: calls that the driver refuses again and again, because other threads or
+ * processes take the memory that has gone back. */
+#include "context/arrivals.h"
+#include "context/room.h"
+#include "exports/retry.h"
+#include "isolated.h"
+
+#define ORDERED "CUPOOL_FREE=ordered"
+
+static unsigned int tries;
+static CUdeviceptr answer;
+
+static void idle_memory(struct context *context)
+{
+    uint64_t addr;
+
+    assert_int_equal(pool_alloc(context->pool, MIB, &addr), 0);
+    assert_int_equal(pool_free(addr), 0);
+}
+
+/* While the driver refuses, another thread takes what has gone back and frees it to the pool. */
+static unsigned int takes;
+static struct context *busy;
+
+static CUresult is_taken(void)
+{
+    tries++;
+    atomic_fetch_add(&fake.ns, 10000000);
+    if (!takes)
+        return CUDA_SUCCESS;
+    takes--;
+    idle_memory(busy);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult retains(void)
+{
+    CUcontext made;
+
+    return cuDevicePrimaryCtxRetain(&made, 0);
+}
+
+static CUresult asks(void)
+{
+    return cuMemAllocAsync(&answer, MIB, NULL);
+}
+
+static const struct again_row {
+    CUresult (*call)(void);
+    enum real_symbol symbol;
+    unsigned int device; /* whose memory is busy */
+} again_rows[] = {
+    {asks, REAL_cuMemAllocAsync, 0},
+    {asks, REAL_cuMemAllocAsync, 1}, /* the stream may be of another device */
+    {retains, REAL_cuDevicePrimaryCtxRetain, 0},
+};
+
+ISOLATED_ROWS(test_others_take_it, again_rows, .environment = ORDERED " CUPOOL_NEIGHBOURS=0")
+{
+    const struct again_row *row = *state;
+
+    fake_start();
+    fake.devices = 2;
+    process_start();
+    fake_current(fake_context(row->device));
+    busy = context_current(&fake.driver);
+    fake_current(fake_context(0));
+    fake.next_of[row->symbol] = (void *)is_taken;
+    takes = 5;
+    assert_int_equal(row->call(), CUDA_SUCCESS);
+    assert_int_equal(tries, 6);
+    tries = 0;
+    takes = 1000;
+    assert_int_equal(row->call(), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(tries, ARRIVALS_OTHERS_NS / 10000000 + 1); /* not for ever */
+}
+
+/* It goes back once if nobody frees any. */
+static CUresult is_refused(void)
+{
+    tries++;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+ISOLATED_ROWS(test_refused_for_good, again_rows, .environment = ORDERED " CUPOOL_NEIGHBOURS=0")
+{
+    const struct again_row *row = *state;
+
+    fake_start();
+    fake.devices = 2;
+    process_start();
+    fake_current(fake_context(row->device));
+    idle_memory(context_current(&fake.driver));
+    fake_current(fake_context(0));
+    fake.next_of[row->symbol] = (void *)is_refused;
+    assert_int_equal(row->call(), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(tries, 2);
+}
+
+/* So do other processes with what one of them has given. */
+static const struct neighbours_row {
+    unsigned int neighbours, gives, refused;
+    uint64_t answer_ns;
+    CUresult result;
+    unsigned int tries, questions;
+} neighbours_rows[] = {
+    {3, 1000, 5, 1000000, CUDA_SUCCESS, 6, 5},
+    {3, 1000, 1000, 1000000, CUDA_ERROR_OUT_OF_MEMORY, 101, 100}, /* CUPOOL_NEIGHBOURS together */
+    {3, 1000, 1000, 30000000, CUDA_ERROR_OUT_OF_MEMORY, 5, 4},    /* the last question waits for less */
+    {3, 1000, 1000, SECOND_NS, CUDA_ERROR_OUT_OF_MEMORY, 2, 1},   /* late: perhaps it has given memory */
+    {3, 2, 1000, 1000000, CUDA_ERROR_OUT_OF_MEMORY, 4, 3},        /* it may have come before the last question */
+    {3, 0, 1, 1000000, CUDA_SUCCESS, 2, 1},                       /* before the first one */
+    {3, 0, 1000, 1000000, CUDA_ERROR_OUT_OF_MEMORY, 2, 1},        /* what never fits does not wait for long */
+    {0, 0, 1000, 1000000, CUDA_ERROR_OUT_OF_MEMORY, 1, 1},        /* nobody is there */
+};
+static const struct neighbours_row *beside_neighbours;
+
+static CUresult refused_often(void)
+{
+    return tries++ < beside_neighbours->refused ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+static void with_neighbours(const struct neighbours_row *row)
+{
+    beside_neighbours = row;
+    fake_start();
+    process_start();
+    fake.neighbours = row->neighbours;
+    fake.gives = row->gives;
+    fake.answer_ns = row->answer_ns;
+}
+
+ISOLATED_ROWS(test_neighbours_take_it, neighbours_rows, .environment = ORDERED)
+{
+    const struct neighbours_row *row = *state;
+    uint64_t start;
+
+    with_neighbours(row);
+    context_current(&fake.driver);
+    start = atomic_load(&fake.ns);
+    fake.next_of[REAL_cuMemAllocAsync] = (void *)refused_often;
+    assert_int_equal(asks(), row->result);
+    assert_int_equal(tries, row->tries);
+    assert_int_equal(fake.questions, row->questions);
+    assert_true(atomic_load(&fake.ns) - start <= 100000000);
+}
+
+ISOLATED_ROWS(test_neighbours_take_it_on_device, neighbours_rows, .environment = ORDERED)
+{
+    const struct neighbours_row *row = *state;
+    uint64_t start;
+
+    with_neighbours(row);
+    start = atomic_load(&fake.ns);
+    fake.next_of[REAL_cuDevicePrimaryCtxRetain] = (void *)refused_often;
+    assert_int_equal(retains(), row->result);
+    assert_int_equal(tries, row->tries);
+    assert_int_equal(fake.questions, row->questions);
+    assert_true(atomic_load(&fake.ns) - start <= 100000000);
+}
+
+/* The pool's request asks as often, and the call of the driver that follows it not once more. */
+ISOLATED_ROWS(test_neighbours_take_it_from_the_pool, neighbours_rows, .environment = ORDERED)
+{
+    const struct neighbours_row *row = *state;
+    struct pool_stats stats;
+    struct context *context;
+
+    with_neighbours(row);
+    context = context_current(&fake.driver);
+    /* It tries twice before it asks. */
+    fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_OUT_OF_MEMORY, row->refused + 1);
+    fake.next_of[REAL_cuMemAlloc_v2] = (void *)is_refused;
+    assert_int_equal(cuMemAlloc_v2(&answer, MIB), row->result);
+    assert_int_equal(fake.questions, row->questions);
+    assert_int_equal(tries, row->result ? 1 : 0);
+    pool_stats_get(context->pool, &stats);
+    assert_int_equal(stats.helped, row->gives != 0 && row->neighbours);
+}
