@@ -39,6 +39,7 @@ struct retry {
     unsigned int arrivals;     /* serve_arrivals() before the call was made last */
     uint64_t limit;            /* the time until which this process's pools give back; 0: none has */
     bool elsewhere;            /* it may be memory of another device */
+    bool went;                 /* all devices have given back, once at least */
     struct pool_asking asking; /* of other processes; over if the pool's request that this call stands for has asked */
 };
 
@@ -78,15 +79,18 @@ static inline bool retry_lasts(struct retry *retry)
 /* True: make the call again. */
 static inline bool retry_again(struct retry *retry, CUresult result)
 {
-    bool gave = false;
+    bool lasts, gave = false;
 
     if (!retry_may(result))
         return false;
-    if (retry_lasts(retry)) {
-        gave = serve_give_back(retry->arrivals, retry->wanted) ||
-               (retry->elsewhere && serve_give_back_anywhere(retry->wanted));
-        retry->arrivals = serve_arrivals();
+    lasts = retry_lasts(retry);
+    if (lasts)
+        gave = serve_give_back(retry->arrivals, retry->wanted);
+    if (!gave && retry->elsewhere && (lasts || !retry->went)) {
+        gave = serve_give_back_anywhere(retry->wanted);
+        retry->went = true;
     }
+    retry->arrivals = serve_arrivals();
     return gave || serve_ask(retry->wanted, retry->enough, &retry->asking);
 }
 

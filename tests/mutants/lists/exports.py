@@ -159,7 +159,7 @@ MUTANTS = [
     Mutant("a context that is refused is not asked for again", ["rows driver"], [
         ("gave = serve_give_back_on(device, retry->arrivals, retry->wanted);", "gave = false;")]),
     Mutant("a call that may take another device's memory gets the current one's idle memory alone", ["shim_retry"], [
-        ("|| (retry->elsewhere && serve_give_back_anywhere(retry->wanted));", ";")]),
+        ("gave = serve_give_back_anywhere(retry->wanted);", "")]),
     Mutant("a call for memory of the current device empties the other devices' pools", ["shim_retry"], [
         ("= kind == UNPOOLED_ARRAY || kind == UNPOOLED_PITCH ? retry_begin() : retry_begin_elsewhere();", "= retry_begin_elsewhere();")]),
     Mutant("an impossible request on a stream empties the pools", ["shim_retry"], [
@@ -175,7 +175,9 @@ MUTANTS = [
 
     # --- out of memory, limits, figures ---
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
-        ("gave = serve_give_back(retry->arrivals, retry->wanted) ||", "gave =")]),
+        ("if (lasts) gave = serve_give_back(retry->arrivals, retry->wanted);", "")]),
+    Mutant("out of memory: other devices are passed over if the current one has taken the time", ["shim_retry"], [
+        ("(lasts || !retry->went)", "lasts")]),
     Mutant("out of memory: idle memory goes back once for calls that are not pooled", ["shim_retry_often"], [
         ("return now < retry->limit;", "return now + ARRIVALS_OTHERS_NS == retry->limit;")]),
     Mutant("out of memory: idle memory goes back for calls that are not pooled without an end", ["shim_retry_often"], [

@@ -73,7 +73,8 @@ ISOLATED_ROWS(test_others_take_it, again_rows, .environment = ORDERED " CUPOOL_N
     tries = 0;
     takes = 1000;
     assert_int_equal(row->call(), CUDA_ERROR_OUT_OF_MEMORY);
-    assert_int_equal(tries, ARRIVALS_OTHERS_NS / 10000000 + 1); /* not for ever */
+    /* Not for ever; and once more where other devices have not given back yet. */
+    assert_in_range(tries, ARRIVALS_OTHERS_NS / 10000000 + 1, ARRIVALS_OTHERS_NS / 10000000 + 2);
 }
 
 /* It goes back once if nobody frees any. */
