@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * driver_free.h - calls of the program that take something from the device's work and wait in the driver for that work:
- * frees of memory that is not pooled, the ends of arrays and modules. Meanwhile the driver holds up what other threads
- * record or launch in the context.
+ * driver_free.h - calls of the program that take memory from the device's work and wait in the driver for that work:
+ * frees of memory that is not pooled, the ends of arrays. Meanwhile the driver holds up what other threads record or
+ * launch in the context.
  *
  * So no thread asks by an event of the context whether work has ended (POOL_ORDER_ASK) while such a call is under way,
  * and the answer is "not yet". Calls by a library that are not seen are left out, and so are calls that wait and hold
- * nothing up (cuCtxSynchronize).
+ * nothing up (cuCtxSynchronize, cuModuleUnload).
  *
  * Threads: every function may be called from any thread. A thread that ends in such a call, because it is cancelled,
  * counts no more. No lock. No function fails.

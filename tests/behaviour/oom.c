@@ -17,10 +17,14 @@ static size_t size[BLOCKS];
 static int blocks;
 static cudaStream_t freeing; /* all blocks but the last one are freed there; NULL: by cudaFree */
 
+/* The driver gives what a stream has freed back when the stream is synchronised. */
 static int all_free(void)
 {
-    for (int i = 0; i < blocks; i++)
+    for (int i = 0; i < blocks; i++) {
+        if (freeing && i == blocks - 1)
+            OK(cudaStreamSynchronize(freeing));
         OK(freeing && i + 1 < blocks ? cudaFreeAsync(block[i], freeing) : cudaFree(block[i]));
+    }
     blocks = 0;
     return 0;
 }

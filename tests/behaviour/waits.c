@@ -226,7 +226,7 @@ BT_ROW(freed_by_context, freed_by_stream, &by_context)
 
 /* They go by a call that waits in the driver until the device's work is over; preloaded, the pool's memory does while a
  * stream captures. */
-enum thing { POOLED, PITCHED, PINNED, REGISTERED, ARRAY, MIPMAPPED, MODULE, LIBRARY };
+enum thing { POOLED, PITCHED, PINNED, REGISTERED, ARRAY, MIPMAPPED };
 
 static void *pooled; /* the library serves no miss while a stream captures */
 
@@ -258,12 +258,8 @@ static int thing_put(enum thing thing, void *p)
         return cudaHostUnregister(p);
     case ARRAY:
         return (int)cuArrayDestroy(p);
-    case MIPMAPPED:
-        return (int)cuMipmappedArrayDestroy(p);
-    case MODULE:
-        return (int)cuModuleUnload(p);
     default:
-        return (int)cuLibraryUnload(p);
+        return (int)cuMipmappedArrayDestroy(p);
     }
 }
 
@@ -348,8 +344,8 @@ static int beside_driver(const void *arg)
     return 0;
 }
 static const struct beside pitched = {.thing = PITCHED}, pinned = {.thing = PINNED}, registered = {.thing = REGISTERED},
-                           array = {.thing = ARRAY}, mipmapped = {.thing = MIPMAPPED}, module = {.thing = MODULE},
-                           library = {.thing = LIBRARY}, captured = {.thing = PITCHED, .captures = true},
+                           array = {.thing = ARRAY}, mipmapped = {.thing = MIPMAPPED},
+                           captured = {.thing = PITCHED, .captures = true},
                            captured_pooled = {.thing = POOLED, .captures = true},
                            first = {.thing = PITCHED, .first = true};
 BT_ROW(beside_pitched_free, beside_driver, &pitched)
@@ -357,8 +353,6 @@ BT_ROW(beside_pinned_free, beside_driver, &pinned)
 BT_ROW(beside_unregistering, beside_driver, &registered)
 BT_ROW(beside_array_end, beside_driver, &array)
 BT_ROW(beside_mipmapped_end, beside_driver, &mipmapped)
-BT_ROW(beside_module_end, beside_driver, &module)
-BT_ROW(beside_library_end, beside_driver, &library)
 BT_ROW(beside_captured_free, beside_driver, &captured)
 BT_ROW(beside_captured_pooled_free, beside_driver, &captured_pooled)
 BT_ROW(first_beside_free, beside_driver, &first)

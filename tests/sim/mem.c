@@ -203,7 +203,7 @@ CUresult cuMemHostUnregister(void *p)
     return r == CUDA_ERROR_INVALID_VALUE && !pinned ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : r;
 }
 
-/* Arrays and modules are not simulated. The calls that end one wait as natively, for the current context, whose other
+/* Arrays are not simulated. The calls that end one wait as natively, for the current context, whose other
  * threads' calls stall. */
 static CUresult thing_goes(const void *thing)
 {
@@ -220,8 +220,6 @@ static CUresult thing_goes(const void *thing)
 
 SIM_CALL(cuArrayDestroy, (CUarray array), thing_goes(array))
 SIM_CALL(cuMipmappedArrayDestroy, (CUmipmappedArray array), thing_goes(array))
-SIM_CALL(cuModuleUnload, (CUmodule module), thing_goes(module))
-SIM_CALL(cuLibraryUnload, (CUlibrary library), thing_goes(library))
 
 static CUresult host_find(void *p, CUdeviceptr *ret_ptr, unsigned *ret_flags)
 {

@@ -38,8 +38,7 @@ MUTANTS = [
         ("counted = pin_count(&context->freeing);", "counted = false;")]),
     Mutant("pinned memory that is freed in the driver does not count", ["sweep_exports", *scenes("beside_pinned_free")], [
         ("struct context *const context = driver_free_begin((uintptr_t)ptr);", "struct context *const context = NULL;")]),
-    Mutant("the end of an array or module does not count", scenes("beside_array_end", "beside_mipmapped_end", "beside_module_end",
-                                                                  "beside_library_end"), [
+    Mutant("the end of an array does not count", scenes("beside_array_end", "beside_mipmapped_end"), [
         ("return driver_free_begin_current();", "return NULL;")]),
     Mutant("memory that is registered no more does not count", scenes("beside_unregistering"), [
         ("return driver_free_begin((uintptr_t)ptr);", "return NULL;")]),
