@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("pinned memory: work that ends after the last try does not serve the request", ["host_combiner"], [
+        ("return outcome == NEITHER ? try_once(r, refused) : outcome;", "return outcome;")]),
     Mutant("pinned memory: a segment without a family is entered", ["host_pool"], [
         ("(is_slab && !rest) || !segment->family || host_table_add", "(is_slab && !rest) || host_table_add")]),
     Mutant("pinned memory: what cannot be entered stays with the pool", ["host_pool"], [

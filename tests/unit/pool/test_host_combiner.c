@@ -189,6 +189,41 @@ CASE(test_refusal_waits_on_for_own_free)
     put(addr, 2 * MIB);
 }
 
+/* The work may be over at any moment of that: between the last try and the question whether to go on, too. */
+static unsigned int questions_left;
+
+static void complete_in_time(void)
+{
+    if (--questions_left)
+        fake.asked_meanwhile = complete_in_time;
+    else
+        host_fake_complete(&fake);
+}
+
+CASE(test_work_ends_at_any_question)
+{
+    unsigned long asked;
+    uint64_t addr;
+
+    fake.alone = false;
+    fake.capacity = 2 * MIB;
+    for (unsigned int n = 1; n <= 12; n++) {
+        addr = get(MIB);
+        host_fake_launch(&fake);
+        put(addr, MIB);
+        fake.fail_call = HOST_CALL_WAIT;
+        fake.fail_at = fake.calls[HOST_CALL_WAIT] + 1;
+        fake.fail_rc = -ETIMEDOUT;
+        questions_left = n;
+        fake.asked_meanwhile = complete_in_time;
+        asked = fake.calls[HOST_CALL_QUERY];
+        addr = get(2 * MIB);
+        assert_in_range(fake.calls[HOST_CALL_QUERY] - asked, n, n + 4);
+        put(addr, 2 * MIB);
+        host_pool_trim(fake.pool, false);
+    }
+}
+
 static void *get_main(void *ret_addr)
 {
     *(uint64_t *)ret_addr = get(MIB);
