@@ -58,7 +58,7 @@ static size_t give_back(struct context *context)
     return pool_kind_get(context->pool) == BACKEND_VMM ? 0 : pool_yield(context->pool, "oom");
 }
 
-/* What capture_wait keeps. */
+/* The memory that capture_wait keeps. */
 static size_t kept_bytes(const struct context *context)
 {
     return atomic_load(&context->kept_byte) ? CAPTURE_KEPT_SIZE : 0;

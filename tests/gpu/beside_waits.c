@@ -24,7 +24,7 @@ static CUcontext context;
 static CUstream stream;
 static double took;
 
-/* What the other thread calls, with what it needs. */
+/* The arguments of the other thread's calls. */
 struct subject {
     CUmodule module;
     CUdeviceptr memory;

@@ -199,9 +199,9 @@ MUTANTS = [
     Mutant("each wait beside a capture keeps a byte", ["shim_order"], [
         ("result || atomic_load(&context->kept_byte) ||", "result ||"),
         ("!atomic_compare_exchange_strong(&context->kept_byte, &none, *ret_byte)", "(atomic_store(&context->kept_byte, *ret_byte + none), 0)")]),
-    Mutant("the byte that a wait beside a capture keeps does not go back", ["shim_memory"], [
+    Mutant("the byte that a wait beside a capture keeps does not go back", ["shim_order"], [
         ("put = kept_byte_put(other); if (other == except && !put)", "put = false; if (other == except && !put)")]),
-    Mutant("the byte that a wait beside a capture keeps is not counted as free", ["shim_memory"], [
+    Mutant("the byte that a wait beside a capture keeps is not counted as free", ["shim_order"], [
         ("return atomic_load(&context->kept_byte) ? CAPTURE_KEPT_SIZE : 0;", "(void)context; return 0;")]),
     Mutant("a new context has the byte of the one before it", ["shim_context"], [
         ("atomic_store(&context->kept_byte, 0);", ";")]),

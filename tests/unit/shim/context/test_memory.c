@@ -113,28 +113,6 @@ READY_CASE(test_trim_beside_an_end, .environment = ORDERED)
     assert_true(device_trim(0, NULL));
 }
 
-/* The byte that a wait beside a capture keeps counts as free, and goes where a request is refused. */
-READY_CASE(test_trim_of_the_kept_byte, .environment = ORDERED)
-{
-    const struct context *const excepts[] = {NULL, context};
-    uint64_t used;
-
-    for (unsigned int i = 0; i < 3; i++) {
-        atomic_store(&capture_count, 1);
-        assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
-        atomic_store(&capture_count, 0);
-        assert_int_equal(context_idle_bytes(0, &used), 2 * MIB);
-        if (i < 2) {
-            assert_true(device_trim(0, excepts[i]));
-            assert_false(device_trim(0, excepts[i]));
-        } else {
-            assert_int_equal(context_release(0, "test"), 2 * MIB);
-        }
-        assert_int_equal(context_idle_bytes(0, &used), arrivals_outstanding(context));
-        assert_false(atomic_load(&context->kept_byte));
-    }
-}
-
 READY_CASE(test_scarce, .environment = ORDERED)
 {
     assert_false(segment_ops.scarce(context));
