@@ -266,8 +266,7 @@ static enum outcome try_for(struct request *r, bool refused, uint64_t ns)
         lock_pause(times++, HOST_ASK_NAP_NS);
         outcome = try_once(r, refused);
     } while (outcome == NEITHER && now_ns() < limit && goes_on(r, refused));
-    /* The work may have ended since that try, and then there is no reason to go on. */
-    return outcome == NEITHER ? try_once(r, refused) : outcome;
+    return outcome == NEITHER ? try_once(r, refused) : outcome; /* the work may have ended since the last try */
 }
 
 /*
