@@ -136,6 +136,24 @@ static uint64_t others_left(uint64_t others_ns)
     return others_until && left < others_ns ? left : others_ns;
 }
 
+/*
+ * Memory of frees whose work has ended is only on its way, which takes the driver a moment, but longer than a thread
+ * that asks takes from request to request. Not once another thread frees behind work that goes on.
+ */
+static bool collect_ended(struct context *context)
+{
+    const uint64_t limit = now_ns() + ARRIVALS_AGAIN_NS;
+    bool any = false;
+
+    for (unsigned int i = 0; arrivals_outstanding(context) && order_has_ended(context); i++) {
+        any = arrivals_collect(context, 0);
+        if (any || now_ns() >= limit || !context_stays(context))
+            break;
+        lock_relax(i);
+    }
+    return any;
+}
+
 bool arrivals_collect_own(struct context *context, uint64_t others_ns)
 {
     const bool is_own = order_wait_own(context);
@@ -146,6 +164,8 @@ bool arrivals_collect_own(struct context *context, uint64_t others_ns)
 
     if (atomic_load(gave_up) == given && patience > ARRIVALS_AGAIN_NS)
         patience = ARRIVALS_AGAIN_NS;
+    if (!is_own && collect_ended(context))
+        return true;
     limit = now_ns() + patience;
     any = collect(context, patience, is_own ? others_ns : WHOEVER_FREES, UINT_MAX);
     if (!any && patience && now_ns() >= limit) /* not if the stream could not be queried, during a capture */

@@ -121,8 +121,9 @@ static bool batch_wait(const struct context *context, uint64_t seq, uint64_t lim
     return false;
 }
 
-/* others_limit: for frees of other threads, in nanoseconds of the monotonic clock; 0: they are not waited for. */
-static void slots_wait(struct context *context, uint64_t others_limit)
+/* others_limit: for frees of other threads, in nanoseconds of the monotonic clock; 0: they are not waited for. True: it
+ * has passed before the work ahead of them ended. */
+static bool slots_wait(struct context *context, uint64_t others_limit)
 {
     const struct slot *combiner = &context->slots[SLOT_COMBINER];
     const uint64_t own = order_batch_own(context);
@@ -130,7 +131,7 @@ static void slots_wait(struct context *context, uint64_t others_limit)
     bool late = false;
 
     if (!context->driver->cuEventQuery)
-        return;
+        return false;
     for (int i = 0; i < SLOTS; i++) {
         const struct slot *slot = &context->slots[i];
         const uint64_t seq = atomic_load(&slot->seq);
@@ -146,14 +147,23 @@ static void slots_wait(struct context *context, uint64_t others_limit)
         order_batch_own_set(context, 0); /* otherwise the thread would wait again */
     }
     if (!others_limit)
-        return;
+        return false;
     for (unsigned int i = 0; slot_is_busy(combiner) && now_ns() < others_limit; i++)
         lock_relax(i);
     if (atomic_load(&combiner->done)) /* the last batch covers all earlier ones */
         late |= batch_wait(context, atomic_load(&combiner->done), others_limit);
-    if (late) /* the caller goes on, because that work may wait for this thread */
-        log_once(LOG_WARN, "the work before another thread's cudaFree has not ended within a second: memory that it "
-                           "uses may be taken or written meanwhile; CUPOOL_FREE=strict makes cudaFree wait");
+    return late;
+}
+
+bool order_has_ended(struct context *context)
+{
+    struct visit visit;
+    bool late = true;
+
+    if (!context_enter(context, &visit) && context->driver->cuEventQuery)
+        late = slots_wait(context, now_ns());
+    context_leave(context, &visit);
+    return !late;
 }
 
 bool order_is_own(const struct context *context)
@@ -200,8 +210,11 @@ bool context_wait_frees_until(int device, uint64_t others_limit)
         if (!(others_limit || has_own(context)) || !context_pin_staying_once(context))
             continue;
         /* Entered, so that the queries disturb no capture. */
-        if (!context_enter(context, &visit))
-            slots_wait(context, others_limit);
+        if (!context_enter(context, &visit) && slots_wait(context, others_limit))
+            /* the caller goes on, because that work may wait for this thread */
+            log_once(LOG_WARN,
+                     "the work before another thread's cudaFree has not ended within a second: memory that it "
+                     "uses may be taken or written meanwhile; CUPOOL_FREE=strict makes cudaFree wait");
         context_leave(context, &visit);
         context_unpin(context);
     }
