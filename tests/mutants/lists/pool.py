@@ -352,6 +352,10 @@ MUTANTS = [
          "if (false) config->backend->reclaim(")]),
     Mutant("a fill is not put in order", ["fill"], [
         ("if (!rc && filled) rc = order->filled(pool->config.arg);", "")]),
+    Mutant("a fill is put in order like a free", ["idle filled"], [
+        ("struct block *const *lists, unsigned int count)", "struct block *const *lists, unsigned int count, enum pool_order_how how)", "fill"),
+        ("rc = order->filled(pool->config.arg);", "rc = order->order(pool->config.arg, how);"),
+        ("fill(pool, lists, count);", "fill(pool, lists, count, how);")]),
     Mutant("a program that repeats itself goes on asking the driver", ["excess"], [
         ("else ghosts->credit += size;", "")]),
     Mutant("a pool that holds more for old sizes goes on with it", ["excess"], [
