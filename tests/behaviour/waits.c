@@ -257,9 +257,9 @@ static int thing_put(enum thing thing, void *p)
     case REGISTERED:
         return cudaHostUnregister(p);
     case ARRAY:
-        return (int)cuArrayDestroy(p);
+        return cudaFreeArray(p);
     default:
-        return (int)cuMipmappedArrayDestroy(p);
+        return cudaFreeMipmappedArray(p);
     }
 }
 
