@@ -12,6 +12,8 @@ MUTANTS = [
         ("if (!context_pin_staying(context)) return CUDA_SUCCESS;", "if (!context_pin(context)) return CUDA_SUCCESS;")]),
     Mutant("pinned memory: a free in a context that has failed gets the current one's answer", ["shim_pinned_free"], [
         ("ret_failed->context = context; (void)context_enter(context, &ret_failed->visit);", "context_unpin(context);")]),
+    Mutant("pinned memory: a free that has failed keeps the context from its end while it asks for the error", ["shim_pinned_free"], [
+        ("context_unpin(context); } void serve_host_failed_end", "} void serve_host_failed_end")]),
     Mutant("pinned memory: the work of a context that has ended is not over", ["shim_host_memory"], [
         ("return atomic_load(&host.lives[entry]) != token->events[entry].life;", "return 0;")]),
     Mutant("pinned memory: an event is asked about beside a capture", ["shim_host_memory"], [

@@ -110,6 +110,23 @@ ISOLATED_CASE(test_pinned_wait_beside_an_end, .environment = "CUPOOL_HOST_POOL=1
     assert_int_equal(fake.contexts[0].over, fake.contexts[0].launched);
 }
 
+/* A free that has failed asks for its context's error, and the end of the context does not wait for that. */
+ISOLATED_CASE(test_failed_free_beside_an_end, .environment = PINNED)
+{
+    const uint64_t addr = (uintptr_t)memory_of(1);
+    struct context *context = pooled(1);
+    struct serve_failed failed;
+
+    serve_host_failed_begin(addr, &failed);
+    assert_ptr_equal(failed.context, context);
+    assert_true(failed.visit.pushed);
+    context_gone(context_leaving(fake_context(1)), true);
+    assert_int_equal(fake.relaxes, 0);
+    assert_null(context->lingering);
+    serve_host_failed_end(&failed);
+    assert_true(fake_thread_is_clean(fake_context(0)));
+}
+
 /* Natively the error of the memory's context is told, whichever is current. */
 ISOLATED_CASE(test_free_in_a_context_that_has_failed, .environment = PINNED)
 {
