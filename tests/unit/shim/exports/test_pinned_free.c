@@ -88,6 +88,20 @@ ISOLATED_CASE(test_free_beside_an_end, .environment = PINNED)
     assert_int_equal(fake.contexts[0].over, 1);
 }
 
+/* Once a thread has waited a second for such a call, other frees do not. */
+ISOLATED_CASE(test_frees_beside_a_long_end, .environment = PINNED)
+{
+    void *memory = memory_of(0), *other = more_memory();
+    struct context *context = pooled(0);
+    const uint64_t start = atomic_load(&fake.ns);
+
+    atomic_store(&context->leaving, 1);
+    assert_int_equal(cuMemFreeHost(memory), CUDA_SUCCESS);
+    assert_in_range(atomic_load(&fake.ns) - start, SECOND_NS, 2 * SECOND_NS - 1);
+    assert_int_equal(cuMemFreeHost(other), CUDA_SUCCESS);
+    assert_in_range(atomic_load(&fake.ns) - start, SECOND_NS, 2 * SECOND_NS - 1);
+}
+
 static void work_ends(void *arg)
 {
     fake.contexts[0].over = fake.contexts[0].launched;
