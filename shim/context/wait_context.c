@@ -121,8 +121,9 @@ static bool batch_wait(const struct context *context, uint64_t seq, uint64_t lim
     return false;
 }
 
-/* others_limit: for frees of other threads, in nanoseconds of the monotonic clock; 0: they are not waited for. */
-static void slots_wait(struct context *context, uint64_t others_limit)
+/* others_limit: for frees of other threads, in nanoseconds of the monotonic clock; 0: they are not waited for. True:
+ * the limit, or that of a wait for this thread's own, has passed. */
+static bool slots_wait(struct context *context, uint64_t others_limit)
 {
     const struct slot *combiner = &context->slots[SLOT_COMBINER];
     const uint64_t own = order_batch_own(context);
@@ -130,23 +131,21 @@ static void slots_wait(struct context *context, uint64_t others_limit)
     bool late = false;
 
     if (!context->driver->cuEventQuery)
-        return;
+        return false;
     for (int i = 0; i < SLOTS; i++) {
         const struct slot *slot = &context->slots[i];
         const uint64_t seq = atomic_load(&slot->seq);
         const bool is_own = thread && !(seq & 1) && atomic_load(&slot->user) == thread;
 
-        if (is_own)
-            slot_wait(context, slot, seq, 0);
-        else if (others_limit)
-            late |= slot_wait(context, slot, seq, others_limit);
+        if (is_own || others_limit)
+            late |= slot_wait(context, slot, seq, is_own ? 0 : others_limit);
     }
     if (own) {
         batch_wait(context, own, 0);
         order_batch_own_set(context, 0); /* otherwise the thread would wait again */
     }
     if (!others_limit)
-        return;
+        return late;
     for (unsigned int i = 0; slot_is_busy(combiner) && now_ns() < others_limit; i++)
         lock_relax(i);
     if (atomic_load(&combiner->done)) /* the last batch covers all earlier ones */
@@ -154,6 +153,7 @@ static void slots_wait(struct context *context, uint64_t others_limit)
     if (late) /* the caller goes on, because that work may wait for this thread */
         log_once(LOG_WARN, "the work before another thread's cudaFree has not ended within a second: memory that it "
                            "uses may be taken or written meanwhile; CUPOOL_FREE=strict makes cudaFree wait");
+    return late;
 }
 
 bool order_is_own(const struct context *context)
@@ -168,7 +168,7 @@ bool order_wait_own(struct context *context)
     struct visit visit;
 
     if (!context_enter(context, &visit))
-        slots_wait(context, /* others_limit: */ 0);
+        (void)slots_wait(context, /* others_limit: */ 0);
     context_leave(context, &visit);
     return order_is_own(context);
 }
@@ -185,11 +185,12 @@ static bool has_own(const struct context *context)
     return found;
 }
 
-bool context_wait_frees_until(int device, uint64_t others_limit)
+bool context_wait_frees_until(int device, uint64_t others_limit, bool *ret_late)
 {
     struct visit visit;
     bool any = false;
 
+    *ret_late = false;
     for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
         struct context *context = atomic_load(&contexts.entries[i]);
 
@@ -201,7 +202,7 @@ bool context_wait_frees_until(int device, uint64_t others_limit)
             continue;
         /* Entered, so that the queries disturb no capture. */
         if (!context_enter(context, &visit))
-            slots_wait(context, others_limit);
+            *ret_late |= slots_wait(context, others_limit);
         context_leave(context, &visit);
         context_unpin(context);
     }
@@ -210,5 +211,7 @@ bool context_wait_frees_until(int device, uint64_t others_limit)
 
 bool context_wait_frees(int device, bool others)
 {
-    return context_wait_frees_until(device, others ? now_ns() + ORDER_OTHERS_WAIT_NS : 0);
+    bool late;
+
+    return context_wait_frees_until(device, others ? now_ns() + ORDER_OTHERS_WAIT_NS : 0, &late);
 }

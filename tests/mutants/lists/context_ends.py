@@ -19,6 +19,12 @@ MUTANTS = [
         ("thread && !found && i < SLOTS", "thread && !found && i < 0", "has_own")]),
     Mutant("strict: each device has a second of its own", ["shim_strict"], [
         ("limit = limit ? limit : now_ns() + ORDER_OTHERS_WAIT_NS;", "limit = now_ns() + ORDER_OTHERS_WAIT_NS;")]),
+    Mutant("strict: work that a thread has waited for in vain is over for all", ["shim_strict"], [
+        ("if (late) in_vain |= 1ull << device; else atomic_store(", "(void)in_vain; atomic_store(")]),
+    Mutant("strict: a thread waits for that work again and again", ["shim_strict"], [
+        ("is_in_vain(device) ? now_ns() : limit", "limit")]),
+    Mutant("an object goes: a thread waits again for work that it has waited for in vain", ["shim_strict"], [
+        ("!policy_is_quiesced(device) && !is_in_vain(device)", "!policy_is_quiesced(device)")]),
     Mutant("an address of a context that has ended is the pool's", ["shim_lookup"], [
         ("if (atomic_load(&context->ending) || (is_decided_on", "if ((is_decided_on", "context_pool_at")]),
     Mutant("an address that the driver gives away before a context has ended is the pool's", ["shim_lookup"], [
