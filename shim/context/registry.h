@@ -83,9 +83,8 @@ void context_exempt(CUcontext handle);
  * context_unpin, because context_leaving waits for that. False: it is ending, or too many are pinned.
  */
 bool context_pin(struct context *context);
-/* As context_pin, but waits for a call of another thread that may be about to end the context, a second at most. */
-bool context_pin_staying(struct context *context);
-/* As context_pin_staying, but once a thread has waited in vain for the calls under way, others do not. */
+/* As context_pin, but waits for a call of another thread that may be about to end the context, a second at most. Once a
+ * thread has waited in vain for the calls under way, others do not. */
 bool context_pin_staying_once(struct context *context);
 void context_unpin(struct context *context);
 

@@ -38,7 +38,7 @@ bool order_has_ended(struct context *context);
  */
 bool context_wait_frees(int device, bool others);
 /* For other threads' frees until this moment, in nanoseconds of the monotonic clock, where several devices have one
- * limit. A device that comes after it is asked once. */
-bool context_wait_frees_until(int device, uint64_t others_limit);
+ * limit. A device that comes after it is asked once. *ret_late: some of that work had not ended by then. */
+bool context_wait_frees_until(int device, uint64_t others_limit, bool *ret_late);
 
 #endif

@@ -42,8 +42,10 @@ MUTANTS = [
         ("return driver_free_begin_current();", "return NULL;")]),
     Mutant("memory that is registered no more does not count", scenes("beside_unregistering"), [
         ("return driver_free_begin((uintptr_t)ptr);", "return NULL;")]),
-    Mutant("with CUPOOL_HOOK=runtime no free counts", ["waits shared runtime"], [
+    Mutant("with CUPOOL_HOOK=runtime no free counts", ["waits shared runtime pitched_free"], [
         ("context = process_hooks_driver() ? NULL : driver_free_begin((CUdeviceptr)ptr);", "context = NULL;")]),
+    Mutant("with CUPOOL_HOOK=runtime other calls that wait in the driver do not count", ["waits shared runtime pinned_free"], [
+        ("process_hooks_driver() ? NULL : (of)", "NULL")]),
     Mutant("the memory of another process that is closed does not count", ["sweep_exports"], [
         ("context = driver_free_begin(ptr); result = real_next(cuIpcCloseMemHandle)(ptr);",
          "context = NULL; result = real_next(cuIpcCloseMemHandle)(ptr);")]),
