@@ -52,11 +52,12 @@ struct slot {
  * combiner, and the batch that ordered its last free. With more than SLOTS threads some share an entry and may
  * overwrite each other's own_seq. */
 #define BATCH_SEQ_BITS 40
+#define BATCH_SEQ_MASK (((uint64_t)1 << BATCH_SEQ_BITS) - 1)
 struct batch {
     _Atomic(CUevent) event;
     _Atomic(uint64_t) seq;     /* the last batch for which event was recorded; set before that batch is done */
-    _Atomic(uint64_t) own_seq; /* thread_slot, and in the lowest BATCH_SEQ_BITS bits the batch that ordered its last
-                                free; see batch_own_set() */
+    _Atomic(uint64_t) own_seq; /* thread_slot, and in the lowest BATCH_SEQ_BITS bits those of the batch that ordered its
+                                last free; see batch_own_set() */
 } __attribute__((aligned(64)));
 
 /* Segments of virtual memory on their way back to the driver, and events for them; vmm_memory.c. */

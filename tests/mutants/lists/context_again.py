@@ -94,4 +94,12 @@ MUTANTS = [
         ("return outcome.asked;", "return given;")]),
     Mutant("neighbours: the request is made again where there are none", ["shim_retry_often"], [
         ("return outcome.asked;", "return true;")]),
+    Mutant("out of memory: what the pools hold for nobody does not count", ["shim_retry_often"], [
+        ("size <= free + unused;", "size <= free;")]),
+    Mutant("out of memory: a driver that does not say what is free has nothing", ["shim_retry_often"], [
+        ("!driver_free(device, &free) || size", "(!driver_free(device, &free) && (free = 0)) || size")]),
+    Mutant("order: a thread's free of the batch after many has nothing to wait for", ["shim_frees"], [
+        ("return now - ((now - seq) & BATCH_SEQ_MASK);", "return seq + 0 * now;")]),
+    Mutant("order: many batches make a thread's number another one", ["shim_frees"], [
+        ("<< BATCH_SEQ_BITS | (seq & BATCH_SEQ_MASK)", "<< BATCH_SEQ_BITS | seq")]),
 ]

@@ -157,7 +157,7 @@ MUTANTS = [
     Mutant("a primary context that stays takes its captures along", ["shim_exports"], [
         ("if (driver && context_primary_is_over(driver, device)) capture_forget(", "if (driver) capture_forget(")]),
     Mutant("a context that is refused is not asked for again", ["rows driver"], [
-        ("gave = serve_give_back_on(device, retry->arrivals, retry->wanted);", "gave = false;")]),
+        ("gave = serve_give_back_on(device, retry->arrivals, retry->wanted, retry_is_often(retry));", "gave = false;")]),
     Mutant("a call that may take another device's memory gets the current one's idle memory alone", ["shim_retry"], [
         ("gave = serve_give_back_anywhere(retry->wanted);", "")]),
     Mutant("a call for memory of the current device empties the other devices' pools", ["shim_retry"], [
@@ -169,15 +169,19 @@ MUTANTS = [
     Mutant("host memory of more than the device has is refused at once", ["shim_retry"], [
         ("hazard_location_device(&properties->location) >= 0 ? size : 0;", "true ? size : 0;")]),
     Mutant("a capture keeps idle memory from a call for a device", ["shim_retry"], [
-        ("gave = serve_give_back_on(device, retry->arrivals, retry->wanted);", 'gave = serve_release(device, "oom") || serve_arrivals() != retry->arrivals;')]),
+        ("gave = serve_give_back_on(device, retry->arrivals, retry->wanted, retry_is_often(retry));", 'gave = serve_release(device, "oom") || serve_arrivals() != retry->arrivals;')]),
     Mutant("physical memory of another device gets the current one's idle memory", ["shim_retry"], [
         ("|| create_again(&retry, result, properties));", "|| retry_again_outside(&retry, result));")]),
 
     # --- out of memory, limits, figures ---
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
-        ("if (lasts) gave = serve_give_back(retry->arrivals, retry->wanted);", "")]),
+        ("if (lasts) gave = serve_give_back(retry->arrivals, retry->wanted, retry_is_often(retry));", "")]),
     Mutant("out of memory: other devices are passed over if the current one has taken the time", ["shim_retry"], [
         ("(lasts || !retry->went)", "lasts")]),
+    Mutant("out of memory: a hopeless call is made again as long as others free", ["shim_retry_often"], [
+        ("return retry->tries > RETRY_HOPES && !retry->elsewhere;", "return retry->limit == 1;")]),
+    Mutant("out of memory: what a pool of the driver's has gathered for a request makes it hopeless", ["shim_retry_often"], [
+        ("return retry->tries > RETRY_HOPES && !retry->elsewhere;", "return retry->tries > RETRY_HOPES;")]),
     Mutant("out of memory: idle memory goes back once for calls that are not pooled", ["shim_retry_often"], [
         ("return now < retry->limit;", "return now + ARRIVALS_OTHERS_NS == retry->limit;")]),
     Mutant("out of memory: idle memory goes back for calls that are not pooled without an end", ["shim_retry_often"], [
@@ -343,7 +347,7 @@ MUTANTS = [
     Mutant("api: a call for tickets loses errno", ["shim_api"], [
         ("errno = call->error;", "")]),
     Mutant("a call that a device refuses is made again after another device's idle memory has gone", ["shim_retry"], [
-        ("serve_give_back_on(device, retry->arrivals, retry->wanted)", "serve_give_back_on(0, retry->arrivals, retry->wanted)")]),
+        ("serve_give_back_on(device, retry->arrivals,", "serve_give_back_on(0, retry->arrivals,")]),
     Mutant("idle memory of a context that a call may end, and does not, is not given back", ["shim_retry"], [
         ("if (gives && context_pin_staying_once(context)) return context;", "(void)gives;")]),
     Mutant("a library's call counts as the program's whose cudaMalloc the runtime served before", ["callers"], [
