@@ -32,8 +32,6 @@ MUTANTS = [
         ("if (cache) vmm_cache_forget_handle(cache, handle); } static void shared_after", "(void)cache; } static void shared_after")]),
     Mutant("virtual memory: an address that was given up is known", ["vmm_kept / AsNatively.test_every_word"], [
         ("if (cache) vmm_cache_settle_range(cache, ptr, 1);", "(void)cache;")]),
-    Mutant("virtual memory: a refused cuMemCreate does not get it", ["vmm_kept / Kept.test_another_device"], [
-        ("while (kept_again(&gave_kept, &retry, result, properties) ||", "while (")]),
 
     Mutant("cupool_trim of all devices leaves pinned memory", ["api"], [
         ("if (device == CUPOOL_ALL_DEVICES && host_memory_pool())", "if (0)")]),
@@ -171,7 +169,7 @@ MUTANTS = [
     Mutant("a capture keeps idle memory from a call for a device", ["shim_retry"], [
         ("gave = serve_give_back_on(device, retry->arrivals, retry->wanted, retry_is_often(retry));", 'gave = serve_release(device, "oom") || serve_arrivals() != retry->arrivals;')]),
     Mutant("physical memory of another device gets the current one's idle memory", ["shim_retry"], [
-        ("|| create_again(&retry, result, properties));", "|| retry_again_outside(&retry, result));")]),
+        ("while (create_again(&retry, result, properties));", "while (retry_again_outside(&retry, result));")]),
 
     # --- out of memory, limits, figures ---
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
@@ -313,8 +311,6 @@ MUTANTS = [
         ("if (flags & NCCL_SHRINK_ABORT)", "if (flags == NCCL_SHRINK_ABORT)")]),
     Mutant("NCCL: memory is asked for again whatever the reason of the refusal", ["nccl_rows / Rows.test_groups_and_memory"], [
         ("while (result && retry_later.refused && retry_again", "while (result && retry_again")]),
-    Mutant("cuMemCreate without a context does not try again after another thread gave memory back", ["shim_retry"], [
-        ("|| serve_arrivals() != retry->arrivals);", ");")]),
     Mutant("SYNC_MEMOPS among other flags does not matter", ["rows driver"], [
         ("flags & CU_CTX_SYNC_MEMOPS", "flags == CU_CTX_SYNC_MEMOPS")]),
     Mutant("kept memory is mapped with an offset", ["vmm_kept / AsNatively.test_every_word"], [
