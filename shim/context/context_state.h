@@ -115,8 +115,8 @@ struct context {
     struct paused paused;
     _Atomic(uint64_t) given;      /* bytes given back through stream so far */
     _Atomic(uint64_t) arrived;    /* of these, the bytes known to have reached the driver */
-    _Atomic(uint64_t) gave_up[2]; /* arrivals_given() when a thread last waited in vain for memory that other
-                                     threads' frees released, and that its own frees did */
+    _Atomic(uint64_t) gave_up[2]; /* arrivals_given() + 1 when a thread last waited in vain for memory that other
+                                     threads' frees released, and that its own frees did; 0: none has */
     atomic_bool failed;           /* the context has met a sticky error, from which it does not recover */
     atomic_uint freeing;          /* number of threads in frees of the driver's, which wait there; driver_free.c */
     atomic_uint leaving;          /* number of threads in a call that may end the context */

@@ -50,13 +50,20 @@ static struct context *next_giving(unsigned int *i, int device)
     return NULL;
 }
 
-/* A free in the driver would hold up the order of deferred blocks, and the event behind which virtual memory goes, and
- * with them this call. */
+/* A free in the driver would hold up the order of deferred blocks, and with it this call, which natively may go on.
+ * They are waited for if nothing else goes back, as for the work before their order. */
 static size_t give_back(struct context *context)
 {
+    enum pool_deferred deferred;
+    size_t bytes;
+
     if (!atomic_load(&context->freeing))
         return pool_trim(context->pool, "oom");
-    return pool_kind_get(context->pool) == BACKEND_VMM ? 0 : pool_yield(context->pool, "oom");
+    bytes = pool_yield(context->pool, "oom");
+    deferred = bytes ? POOL_DEFERRED_NONE : pool_deferred_by(context->pool);
+    if (deferred == POOL_DEFERRED_NONE || !arrivals_wait_freeing(context, deferred == POOL_DEFERRED_OWN))
+        return bytes;
+    return pool_trim(context->pool, "oom");
 }
 
 /* The memory that capture_wait keeps. */

@@ -21,7 +21,7 @@ MUTANTS = [
     Mutant("work that the driver could not be asked about counts as over", ["shim_frees"], [
         ("return result && result != CUDA_ERROR_NOT_READY ? context->driver->cuEventQuery(event) : result;", "return result;")]),
     Mutant("virtual memory that the driver could not be asked about is not waited for", ["shim_vmm_memory"], [
-        ("result = context_event_ask(context, mapping->event);", "result = context->driver->cuEventQuery(mapping->event);")]),
+        ("return result ? result : context_event_ask(context, mapping->event);", "return result ? result : context->driver->cuEventQuery(mapping->event);")]),
     Mutant("memory goes back through a stream at the first attempt or never more", ["shim_segments"], [
         ("if (result && !order_is_sticky(result)) result = driver->cuMemFreeAsync(addr, stream);", "")]),
     Mutant("a device whose pools could not be asked about at once has none", ["shim_segments"], [
