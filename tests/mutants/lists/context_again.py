@@ -102,4 +102,7 @@ MUTANTS = [
         ("return now - ((now - seq) & BATCH_SEQ_MASK);", "return seq + 0 * now;")]),
     Mutant("order: many batches make a thread's number another one", ["shim_frees"], [
         ("<< BATCH_SEQ_BITS | (seq & BATCH_SEQ_MASK)", "<< BATCH_SEQ_BITS | seq")]),
+    Mutant("memory that is filled beside a capture is missing until that ends", ["oom static filled"], [
+        ("const CUresult result = order_behind_stream(context, slot);",
+         "const CUresult result = capture_active() ? CUDA_ERROR_NOT_READY : order_behind_stream(context, slot);")]),
 ]
