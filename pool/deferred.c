@@ -62,3 +62,23 @@ size_t deferred_bytes(const struct pool *pool)
         bytes += size_value(&pool->magazines[i].deferred_bytes);
     return bytes;
 }
+
+enum pool_deferred pool_deferred_by(struct pool *pool)
+{
+    const unsigned int count = magazine_count(pool);
+    bool any = false, others = false;
+
+    if (atomic_load_explicit(&pool->shown.later, memory_order_relaxed))
+        return POOL_DEFERRED_NONE;
+    for (unsigned int i = 0; i < count; i++) {
+        struct magazine *magazine = &pool->magazines[i];
+
+        if (!size_value(&magazine->deferred_bytes))
+            continue;
+        magazine_visit(magazine);
+        any |= magazine->deferred != NULL;
+        others |= magazine->deferred && magazine->deferred_by != &magazine_index;
+        magazine_unlock(magazine);
+    }
+    return !any ? POOL_DEFERRED_NONE : others ? POOL_DEFERRED_OTHERS : POOL_DEFERRED_OWN;
+}

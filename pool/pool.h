@@ -223,6 +223,14 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
 /* Publish deferred blocks, if that takes no wait. */
 void pool_flush(struct pool *pool);
 
+/* Whose frees are deferred now. NONE: no blocks, or perhaps some of pool_free_later, which are not free natively. */
+enum pool_deferred {
+    POOL_DEFERRED_NONE,
+    POOL_DEFERRED_OTHERS,
+    POOL_DEFERRED_OWN, /* the calling thread's alone */
+};
+enum pool_deferred pool_deferred_by(struct pool *pool);
+
 /* As pool_flush, if pool_free_later has deferred a block since the last call that published all of them. Costs little
  * where it has not; pool_later_any says whether it has in any pool. */
 void pool_flush_later(struct pool *pool);

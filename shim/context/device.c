@@ -10,6 +10,7 @@
 #include "context/context_state.h"
 #include "context/cuda_memory.h"
 #include "context/device_free.h"
+#include "context/enter.h"
 #include "context/events.h"
 #include "context/ipc_server.h"
 #include "context/nccl_memory.h"
@@ -52,13 +53,20 @@ static struct context *next_giving(unsigned int *i, int device)
     return NULL;
 }
 
-/* A free in the driver would hold up the order of deferred blocks, and the event behind which virtual memory goes, and
- * with them this call. */
+/* A free in the driver would hold up the order of deferred blocks, and with it this call, which natively may go on.
+ * They are waited for if nothing else goes back, as for the work before their order. */
 static size_t give_back(struct context *context)
 {
+    enum pool_deferred deferred;
+    size_t bytes;
+
     if (!atomic_load(&context->freeing))
         return pool_trim(context->pool, "oom");
-    return pool_kind_get(context->pool) == BACKEND_VMM ? 0 : pool_yield(context->pool, "oom");
+    bytes = pool_yield(context->pool, "oom");
+    deferred = bytes ? POOL_DEFERRED_NONE : pool_deferred_by(context->pool);
+    if (deferred == POOL_DEFERRED_NONE || !arrivals_wait_freeing(context, deferred == POOL_DEFERRED_OWN))
+        return bytes;
+    return pool_trim(context->pool, "oom");
 }
 
 /* The memory that capture_wait keeps. */
@@ -151,6 +159,50 @@ bool device_may_fit(int device, size_t size)
         live += survey.live;
     }
     return size <= (live < capacity ? capacity - live : 0);
+}
+
+/* The bytes that the device's pools hold for nobody. False: there may be more. */
+static bool unused_bytes(int device, uint64_t *ret_bytes)
+{
+    bool known = !context_events.registers(); /* memory that waits to be deregistered is in no books */
+    struct pool_survey survey;
+    struct context *context;
+    bool leaving;
+
+    *ret_bytes = vmm_kept_bytes(device);
+    for (unsigned int i = 0; (context = context_next_pool(&i, device, &leaving)); context_unpin(context)) {
+        known &= !leaving && !pool_is_suspended(context->pool);
+        pool_survey_get(context->pool, &survey);
+        *ret_bytes += survey.held - survey.live;
+        *ret_bytes += arrivals_outstanding(context) + CAPTURE_KEPT_SIZE;
+    }
+    return known;
+}
+
+/* False: the driver does not say. */
+static bool driver_free(int device, size_t *ret_free)
+{
+    struct context *context;
+    struct visit visit;
+    bool known = false;
+    size_t total;
+
+    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
+        if (known)
+            continue;
+        known = !context_enter(context, &visit) && !context->driver->cuMemGetInfo_v2(ret_free, &total);
+        context_leave(context, &visit);
+    }
+    return known;
+}
+
+bool device_has(int device, size_t size)
+{
+    uint64_t unused;
+    size_t free;
+
+    /* In the order in which memory goes: what goes meanwhile counts twice. */
+    return !unused_bytes(device, &unused) || !driver_free(device, &free) || size <= free + unused;
 }
 
 bool device_exists(int device)

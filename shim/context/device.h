@@ -37,6 +37,9 @@ size_t device_capacity(int device);
 /* False: the device has no memory of size bytes beside the blocks that its pools have handed out, so that no idle
  * memory given back would be enough. True also if the device has no pooled context. Walks every block. */
 bool device_may_fit(int device, size_t size);
+/* False: what the driver has free and what the device's pools hold for nobody is together less than size bytes. True
+ * also if that is not known. Walks every block, and asks the driver. */
+bool device_has(int device, size_t size);
 
 /* True if the machine has a device of this number, or cannot be asked. */
 bool device_exists(int device);

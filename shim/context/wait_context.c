@@ -164,6 +164,18 @@ bool order_has_ended(struct context *context)
     return !late;
 }
 
+bool order_is_over(const struct context *context)
+{
+    CUevent event;
+
+    for (unsigned int i = 0; i < SLOTS_ALL + SLOTS; i++) {
+        event = atomic_load(i < SLOTS_ALL ? &context->slots[i].event : &context->batches[i - SLOTS_ALL].event);
+        if (event && context_event_ask(context, event) != CUDA_SUCCESS)
+            return false;
+    }
+    return true;
+}
+
 bool order_is_own(const struct context *context)
 {
     const unsigned int last = atomic_load(&context->slots[SLOT_COMBINER].user);

@@ -20,6 +20,9 @@ struct context;
  * ASK_NS at least. False: the work has not ended, a stream captures for a second or until limit, or the driver lacks
  * the calls. */
 bool order_wait_until(struct context *context, uint64_t limit);
+/* True: all work before the frees that have been ordered so far is over. Asks the driver, in a context that has been
+ * entered, by the events of those frees alone: it records none. */
+bool order_is_over(const struct context *context);
 /* True: no other thread has ordered a free since this thread's last one. */
 bool order_is_own(const struct context *context);
 /* Wait on the host for the work before this thread's last free, as that free natively would have. True: order_is_own,

@@ -357,6 +357,52 @@ BT_ROW(beside_captured_free, beside_driver, &captured)
 BT_ROW(beside_captured_pooled_free, beside_driver, &captured_pooled)
 BT_ROW(first_beside_free, beside_driver, &first)
 
+/* Ends the device's work. */
+static int releasing_main(void *unused)
+{
+    bt_nap(1000000);
+    __atomic_store_n(&release, 1, __ATOMIC_SEQ_CST);
+    return 0;
+}
+
+/* Memory that this thread has freed before is there for a request of a stream, whatever another thread's free in the
+ * driver waits for. With CUPOOL_FREE=relaxed the order of small blocks comes after that work. */
+BT_TEST(freed_beside_free)
+{
+    const char *policy = getenv("CUPOOL_FREE");
+    const bool relaxed = policy && !strcmp(policy, "relaxed");
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *small[8], *p, *q = NULL;
+    struct bt_thread thread, releasing;
+    cudaError_t busy, served;
+    size_t avail, total;
+
+    kernel = driver ? (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel") : NULL;
+    if (!kernel)
+        SKIP("only the simulated GPU has such work");
+    TRY(bt_usable(4096));
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    OK(cudaMemGetInfo(&avail, &total));
+    OK(cudaMalloc(&p, avail / 2));
+    for (int i = 0; i < 8; i++)
+        OK(cudaMalloc(&small[i], 6 * BT_MIB));
+    OK(cudaFree(p));
+    for (int i = 0; i < 8; i++)
+        OK(cudaFree(small[i]));
+    TRY(passing_begin(&thread, &pitched));
+    if (relaxed)
+        TRY(bt_thread_start(&releasing, releasing_main, NULL));
+    served = cudaMallocAsync(&q, avail - 8 * BT_MIB, stream);
+    busy = cudaStreamQuery(NULL);
+    __atomic_store_n(&release, 1, __ATOMIC_SEQ_CST);
+    TRY(bt_thread_join(&thread));
+    EXPECT(served, cudaSuccess);
+    CHECK(relaxed || busy == cudaErrorNotReady);
+    OK(cudaFreeAsync(q, stream));
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaStreamDestroy(stream));
+    return relaxed ? bt_thread_join(&releasing) : 0;
+}
+
 /* --- beside the end of another context --- */
 
 #define END_MS 1500
