@@ -54,7 +54,7 @@ static struct context *next_giving(unsigned int *i, int device)
 static size_t give_back(struct context *context)
 {
     if (!atomic_load(&context->freeing))
-        return pool_trim(context->pool, "oom");
+        return pool_give(context->pool, "oom");
     return pool_kind_get(context->pool) == BACKEND_VMM ? 0 : pool_yield(context->pool, "oom");
 }
 
