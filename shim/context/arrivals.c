@@ -136,6 +136,15 @@ static uint64_t others_left(uint64_t others_ns)
     return others_until && left < others_ns ? left : others_ns;
 }
 
+static bool orders_have_ended(struct context *context)
+{
+    struct visit visit;
+    const bool ended = !context_enter(context, &visit) && order_is_over(context);
+
+    context_leave(context, &visit);
+    return ended;
+}
+
 /*
  * Memory of frees whose work has ended is only on its way, which takes the driver a moment, but longer than a thread
  * that asks takes from request to request. Not once another thread frees behind work that goes on.
@@ -145,7 +154,7 @@ static bool collect_ended(struct context *context)
     const uint64_t limit = now_ns() + ARRIVALS_AGAIN_NS;
     bool any = false;
 
-    for (unsigned int i = 0; arrivals_outstanding(context) && order_has_ended(context); i++) {
+    for (unsigned int i = 0; arrivals_outstanding(context) && orders_have_ended(context); i++) {
         any = arrivals_collect(context, 0);
         if (any || now_ns() >= limit || !context_stays(context))
             break;

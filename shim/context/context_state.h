@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "context/free_policy.h"
+#include "context/free_streams.h"
 #include "context/limits.h"
 #include "pool.h"
 #include "real/hooks.h"
@@ -100,6 +101,7 @@ struct context {
     atomic_bool runtime_came; /* the runtime has had a request in it: natively it then has a reference of its own to a
                                  primary context */
     struct policy policy;
+    struct free_streams free_streams;
     size_t capacity;                /* of the device, in bytes */
     _Atomic(size_t) device_free;    /* free bytes as the driver last said, adjusted for what is known since then;
                                        device_free.c */

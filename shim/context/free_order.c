@@ -370,6 +370,7 @@ static CUresult order_free(struct context *context, uint64_t *ret_seq)
  */
 static CUresult order_ask(struct context *context)
 {
+    const uint64_t mark = free_streams_mark(&context->free_streams);
     struct slot *slot = &context->slots[SLOT_ASK];
     CUresult result = CUDA_ERROR_NOT_READY;
 
@@ -378,6 +379,8 @@ static CUresult order_ask(struct context *context)
     if (!capture_active() && !atomic_load(&context->freeing))
         result = order_on_device(context, slot, /* is_enough: */ false);
     order_slot_give(slot, result);
+    if (!result)
+        free_streams_idle(&context->free_streams, mark);
     return result;
 }
 
@@ -443,7 +446,8 @@ bool order_frozen(void *arg)
     return capture_active_now();
 }
 
-const struct pool_order_ops order_ops = {.order = order_pool, .frozen = order_frozen};
+const struct pool_order_ops order_ops = {
+    .order = order_pool, .frozen = order_frozen, .freed_async_ended = free_streams_ended};
 
 unsigned int order_thread(void)
 {

@@ -147,8 +147,11 @@ static int context_filled(void *arg)
     return result ? -EBUSY : 0;
 }
 
-const struct pool_order_ops order_filling_ops = {
-    .order = order_pool, .fill = memory_fill, .filled = context_filled, .frozen = order_frozen};
+const struct pool_order_ops order_filling_ops = {.order = order_pool,
+                                                 .fill = memory_fill,
+                                                 .filled = context_filled,
+                                                 .frozen = order_frozen,
+                                                 .freed_async_ended = free_streams_ended};
 
 /* Enter the context for one call on the library's stream; own_call_end must follow. NULL: no call can be made. */
 static CUstream own_call_begin(struct context *context, struct visit *visit)

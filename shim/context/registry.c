@@ -303,6 +303,16 @@ void context_policy_each(void (*each)(struct policy *policy, const void *arg), c
     }
 }
 
+void context_stream_gone(CUstream stream)
+{
+    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
+        struct context *context = atomic_load(&contexts.entries[i]);
+
+        policy_host_work_stream_gone(&context->policy, stream);
+        free_streams_gone(&context->free_streams, stream);
+    }
+}
+
 CUresult context_of_stream(const struct real_driver *driver, CUstream stream, CUcontext *ret_handle)
 {
     CUresult result;

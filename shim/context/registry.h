@@ -52,6 +52,8 @@ CUcontext context_handle(const struct context *context);
 struct context *context_find(CUcontext handle);
 /* The policy of the context with this handle; NULL: it is not pooled. */
 struct policy *context_policy(CUcontext handle);
+/* A stream is about to be destroyed. */
+void context_stream_gone(CUstream stream);
 /* Call `each` with the policy of every pooled context, also of one that is about to end. */
 void context_policy_each(void (*each)(struct policy *policy, const void *arg), const void *arg);
 /* The driver's answer which context a stream is of; CUDA_ERROR_NOT_SUPPORTED if it cannot be asked. */

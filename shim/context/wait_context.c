@@ -153,17 +153,6 @@ static bool slots_wait(struct context *context, uint64_t others_limit)
     return late;
 }
 
-bool order_has_ended(struct context *context)
-{
-    struct visit visit;
-    bool late = true;
-
-    if (!context_enter(context, &visit) && context->driver->cuEventQuery)
-        late = slots_wait(context, now_ns());
-    context_leave(context, &visit);
-    return !late;
-}
-
 bool order_is_over(const struct context *context)
 {
     CUevent event;

@@ -28,8 +28,6 @@ bool order_is_own(const struct context *context);
 /* Wait on the host for the work before this thread's last free, as that free natively would have. True: order_is_own,
  * so all work that our own stream waits for has ended, too. */
 bool order_wait_own(struct context *context);
-/* True: the work before all frees that threads have ordered has ended, as far as can be asked without a wait. */
-bool order_has_ended(struct context *context);
 
 /*
  * Wait on the host for the work before those frees in a device's contexts that did not wait themselves. For this
