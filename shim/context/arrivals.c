@@ -154,9 +154,9 @@ static bool collect_ended(struct context *context)
     const uint64_t limit = now_ns() + ARRIVALS_AGAIN_NS;
     bool any = false;
 
-    for (unsigned int i = 0; arrivals_outstanding(context) && orders_have_ended(context); i++) {
-        any = arrivals_collect(context, 0);
-        if (any || now_ns() >= limit || !context_stays(context))
+    for (unsigned int i = 0; !(any = arrivals_collect(context, 0)); i++) {
+        if (!arrivals_outstanding(context) || now_ns() >= limit || !context_stays(context) ||
+            !orders_have_ended(context))
             break;
         lock_relax(i);
     }
@@ -178,8 +178,8 @@ bool arrivals_collect_own(struct context *context, uint64_t others_ns)
     uint64_t given, patience, limit;
     bool any;
 
-    if (!is_own && collect_ended(context))
-        return true;
+    if (!is_own && !others_ns)
+        return collect_ended(context);
     given = arrivals_given(context);
     patience = patience_of(context, is_own, others_ns);
     limit = now_ns() + patience;

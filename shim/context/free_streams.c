@@ -2,21 +2,27 @@
 /*
  * free_streams.c - see free_streams.h.
  *
- * Locking: free_streams.lock, also over cuStreamQuery, which does not wait; inside a slot of free_order.c.
+ * Locking: free_streams.lock; the driver is asked in a slot of free_order.c, without the lock.
  */
 #include "context/free_streams.h"
 
+#include <string.h>
+
+#include "clock.h"
 #include "context/capture_gate.h"
 #include "context/context_state.h"
 #include "context/enter.h"
 #include "context/free_order.h"
 
+/* A stream's end waits so long, in nanoseconds, for threads that ask for it. The question waits for nothing. */
+#define ASKING_WAIT_NS 300000000u
+
 void free_streams_init(struct free_streams *streams)
 {
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock);
     streams->count = 0;
     streams->unknown = false;
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
 }
 
 /* With the lock. */
@@ -34,41 +40,52 @@ void free_streams_add(struct context *context, CUstream stream, bool is_own)
     struct free_streams *const streams = &context->free_streams;
     unsigned int i;
 
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock);
     streams->adds++;
     i = find(streams, stream);
     if (!is_own || i == FREE_STREAMS_MAX)
         streams->unknown = true;
     else if (i == streams->count)
         streams->streams[streams->count++] = stream;
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
 }
 
 void free_streams_gone(struct free_streams *streams, const void *stream)
 {
+    const uint64_t limit = now_ns() + ASKING_WAIT_NS;
     unsigned int i;
 
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock);
     i = find(streams, stream);
     if (i < streams->count) {
         streams->streams[i] = streams->streams[--streams->count];
         streams->unknown = true;
     }
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
+    for (i = 0; atomic_load(&streams->asking) && now_ns() < limit; i++)
+        lock_relax(i);
 }
 
-/* True if the streams are idle: they are forgotten then, since what is freed later is added after this. */
-static bool ask(struct context *context, struct free_streams *streams)
+/* True if the streams are idle. If nothing has been freed on any since, they are forgotten. */
+static bool ask(const struct real_driver *driver, struct free_streams *streams)
 {
+    CUstream asked[FREE_STREAMS_MAX];
+    unsigned int count;
+    uint64_t mark;
     bool ended;
 
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock);
+    mark = streams->adds;
     ended = !streams->unknown;
-    while (ended && streams->count) {
-        ended = context->driver->cuStreamQuery(streams->streams[streams->count - 1]) == CUDA_SUCCESS;
-        streams->count -= ended;
-    }
-    pthread_mutex_unlock(&streams->lock);
+    count = ended ? streams->count : 0;
+    memcpy(asked, streams->streams, count * sizeof(*asked));
+    atomic_fetch_add(&streams->asking, 1);
+    lock_give(&streams->lock);
+    for (unsigned int i = 0; ended && i < count; i++)
+        ended = driver->cuStreamQuery(asked[i]) == CUDA_SUCCESS;
+    atomic_fetch_sub(&streams->asking, 1);
+    if (ended)
+        free_streams_idle(streams, mark);
     return ended;
 }
 
@@ -84,7 +101,7 @@ bool free_streams_ended(void *arg)
     slot = order_slot_take(context);
     /* The slot is held, so a capture that begins after this check waits for it. */
     if (!capture_active()) {
-        ended = !context_enter(context, &visit) && ask(context, &context->free_streams);
+        ended = !context_enter(context, &visit) && ask(context->driver, &context->free_streams);
         context_leave(context, &visit);
     }
     order_slot_give(slot, CUDA_ERROR_NOT_READY);
@@ -95,18 +112,18 @@ uint64_t free_streams_mark(struct free_streams *streams)
 {
     uint64_t mark;
 
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock);
     mark = streams->adds;
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
     return mark;
 }
 
 void free_streams_idle(struct free_streams *streams, uint64_t mark)
 {
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock);
     if (streams->adds == mark) {
         streams->count = 0;
         streams->unknown = false;
     }
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
 }

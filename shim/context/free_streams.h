@@ -11,9 +11,11 @@
 #define CUPOOL_SHIM_CONTEXT_FREE_STREAMS_H
 
 #include <cuda.h>
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "lock.h"
 
 struct context;
 
@@ -21,9 +23,9 @@ struct context;
 #define FREE_STREAMS_MAX 16
 
 struct free_streams {
-    /* Guards the members below, and keeps the streams from being destroyed while they are asked. */
-    pthread_mutex_t lock;
-    uint64_t adds; /* calls of free_streams_add so far */
+    struct lock lock;   /* guards the members below, and that asking rises */
+    atomic_uint asking; /* number of threads that ask the driver: no stream may be destroyed meanwhile */
+    uint64_t adds;      /* calls of free_streams_add so far */
     unsigned int count;
     CUstream streams[FREE_STREAMS_MAX];
     bool unknown; /* another stream: one too many, destroyed, a per-thread or a green context's one */

@@ -6,8 +6,7 @@ from mutant import Mutant
 
 MUTANTS = [
     Mutant("a stream that works counts as idle", ["shim_free_streams"], [
-        ("ended = context->driver->cuStreamQuery(streams->streams[streams->count - 1]) == CUDA_SUCCESS;",
-         "(void)context->driver->cuStreamQuery(streams->streams[streams->count - 1]);")]),
+        ("ended = driver->cuStreamQuery(asked[i]) == CUDA_SUCCESS;", "(void)driver->cuStreamQuery(asked[i]);")]),
     Mutant("a stream that cannot be asked is forgotten", ["shim_free_streams"], [
         ("if (!is_own || i == FREE_STREAMS_MAX)", "if (i == FREE_STREAMS_MAX)")]),
     Mutant("a seventeenth stream is forgotten", ["shim_free_streams"], [
@@ -23,7 +22,7 @@ MUTANTS = [
     Mutant("streams are asked in a capture", ["shim_free_streams"], [
         ("if (!capture_active()) {", "if (1) {", "free_streams_ended")]),
     Mutant("an answer for earlier streams makes later ones known", ["shim_free_streams"], [
-        ("if (streams->adds == mark) {", "if (mark <= streams->adds) {")]),
+        ("if (streams->adds == mark) {", "if (mark <= streams->adds) {", "free_streams_idle")]),
     Mutant("the end of all work says nothing of unknown streams", ["shim_free_streams"], [
         ("free_streams_idle(&context->free_streams, mark);", "(void)mark;")]),
     Mutant("deferred blocks of any kind go by the streams' word", ["shim_free_streams"], [

@@ -33,9 +33,9 @@ static void freed_on(struct context *context, unsigned int stream, size_t size)
 READY_CASE(test_idle_streams, .environment = ORDERED)
 {
     work();
+    fake.streams[0].launched = 1;
     freed_on(context, 0, 3 * MIB);
     freed_on(context, 1, 5 * MIB);
-    fake.streams[0].launched = 1;
     assert_int_equal(idle_after_flush(context), 0);
     fake.streams[0].over = 1;
     fake_log();

@@ -341,7 +341,7 @@ ISOLATED_CASE(test_collect_after_capture, .environment = ORDERED)
     assert_int_equal(context->arrived, SEGMENT);
 }
 
-/* At the bound: one's own frees', and nobody else's. */
+/* At the bound: one's own frees', and others' only once their work is over, while the driver takes a moment. */
 ISOLATED_CASE(test_reclaim, .environment = ORDERED)
 {
     struct context *context = with_gone(60000);
@@ -349,10 +349,14 @@ ISOLATED_CASE(test_reclaim, .environment = ORDERED)
 
     segment_ops.reclaim(context);
     assert_int_equal(now() - start, 30 * SECOND_NS);
+    fake.contexts[0].launched = 1;
     elsewhere(free_one, context);
     start = now();
     segment_ops.reclaim(context);
     assert_int_equal(now(), start);
+    fake.contexts[0].over = 1;
+    segment_ops.reclaim(context);
+    assert_int_equal(now() - start, 30 * MS);
     fake.streams[0].over = 60000;
     segment_ops.reclaim(context);
     assert_int_equal(context->arrived, SEGMENT);
