@@ -258,6 +258,12 @@ MUTANTS = [
         ("#define SHARED_SKIP ((size_t)POOL_GRANULE)", "#define SHARED_SKIP ((size_t)POOL_GRANULE / 2)")]),
     Mutant("small blocks start where a segment starts", ["pool"], [
         ("#define SHARED_SKIP ((size_t)POOL_GRANULE)", "#define SHARED_SKIP ((size_t)0)")]),
+    Mutant("an idle segment goes on skipping what it skipped for small blocks", ["pool", "bound"], [
+        ("if (segment->shared && is_whole(block)) skip_choose(block, size);",
+         "if (segment->shared && is_whole(block) && !segment->skip) skip_choose(block, size);")]),
+    Mutant("an idle segment that served larger blocks skips nothing for small ones", ["pool"], [
+        ("if (segment->shared && is_whole(block)) skip_choose(block, size);",
+         "if (segment->shared && is_whole(block) && (segment->skip || segment->got_for <= SKIP_MAX)) skip_choose(block, size);")]),
     Mutant("a block is handed out that is too small", ["bins", "pool"], [
         ("if (block->size < size || (!shared", "if ((!shared")]),
     Mutant("a large segment counts only for the blocks that it has", ["break", "bins"], [
