@@ -133,6 +133,25 @@ POOL_CASE(test_alloc_after_a_phase_of_other_sizes_fills_the_device)
     }
 }
 
+/* Those freed last are cached, here and there among what is free: only the first few blocks lie beside them. */
+POOL_CASE(test_alloc_after_small_blocks_freed_in_any_order_fills_the_device)
+{
+    static uint64_t addrs[512 * MIB / (64 * KIB)];
+    uint64_t seed = 1;
+    size_t count;
+
+    env->fake->capacity = 512 * MIB;
+    count = fill_device(env, addrs, sizeof(addrs) / sizeof(*addrs), 64 * KIB);
+    assert_true(count > 7900);
+    for (size_t n = count; n; n--) {
+        const size_t i = rng_below(&seed, n);
+
+        release(addrs[i]);
+        addrs[i] = addrs[n - 1];
+    }
+    assert_true(fill_device(env, addrs, count, MIB) >= 512 - 16);
+}
+
 /* A segment that is idle again is as new: a stray cuMemFree of its small blocks names no allocation of the driver. */
 POOL_CASE(test_alloc_small_in_idle_segment_never_returns_segment_base)
 {
