@@ -17,13 +17,6 @@
 #include "split_merge.h"
 #include "withdraw.h"
 
-/*
- * A segment for requests up to SKIP_MAX never hands out its first granule, so that a stray cuMemFree of a block names
- * no allocation of the driver. For larger requests this would cost too much: every second block of 1 MiB.
- */
-#define SKIP_MAX    ((size_t)64 << 10)
-#define SHARED_SKIP ((size_t)POOL_GRANULE)
-
 /* Count size bytes against the limit before the backend is asked, so that several threads cannot exceed it together. */
 static bool growth_reserve(struct pool *pool, size_t size)
 {
@@ -79,7 +72,7 @@ static struct segment *segment_describe(struct pool *pool, size_t segment_size, 
     segment->pool = pool;
     segment->kind = pool_kind_get(pool);
     segment->shared = size < LARGE_MIN;
-    segment->skip = size <= SKIP_MAX ? SHARED_SKIP : 0;
+    segment->skip = 0;
     segment->got_for = size;
     segment->owner = segment->shared ? magazine_own(pool) : NULL;
     return segment;

@@ -20,6 +20,8 @@ static const char *segment_fault(struct pool *pool, struct segment *segment, siz
 
     if (!segment->first)
         return "a segment has no blocks";
+    if (segment->skip && (segment->skip != POOL_GRANULE || !segment->shared))
+        return "a segment skips what it should hand out";
     for (struct block *block = segment->first; block; block = block->next) {
         const int state = atomic_load(&block->state);
 

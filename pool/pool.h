@@ -153,7 +153,7 @@ struct pool_survey {
     uint64_t idle;      /* in segments without a block handed out: they can go back */
     uint64_t holes;     /* free, in segments with a block handed out */
     uint64_t withdrawn; /* as holes, in segments that serve no requests any more */
-    uint64_t skipped;   /* never handed out, in segments with a block handed out */
+    uint64_t skipped;   /* not to be handed out, in segments with a block handed out */
     uint64_t leaving;   /* in segments that are being given back now */
     uint64_t held;
     uint64_t ranges, segments; /* number of holes, and of segments with holes */

@@ -54,7 +54,9 @@ struct magazine {
     struct block *cached[LISTS];
     struct block *strays; /* cached blocks whose list holds another size */
     unsigned int strays_count;
-    bool has_holes; /* blocks with in_hole may be on the lists of small sizes */
+    bool has_holes;       /* blocks with in_hole may be on the lists of small sizes */
+    unsigned int streak;  /* requests since a cached block served one, see magazine_carve */
+    size_t hits_at_start; /* the value of hits when that began */
     struct books books;
     struct bins bins; /* free blocks in its own segments */
 } __attribute__((aligned(128)));

@@ -54,7 +54,7 @@ struct segment {
     _Atomic(struct pool *) pool; /* as is pool->arg */
     struct block *first;
     struct segment *prev, *next; /* the pool's list of segments */
-    size_t skip;                 /* bytes at its start that are never handed out */
+    size_t skip;                 /* bytes at its start that are not handed out; chosen when it is idle */
     unsigned int kind;           /* see pool_kind_set; constant while the segment is in the books */
     bool shared;                 /* for small blocks */
     size_t exposed;              /* see pool->exposed; 0: for one block alone, or shared, or withdrawn */

@@ -28,6 +28,11 @@
 /* A segment changes its owner if at least this part of it is free; with less, a walk over its blocks would not pay. */
 #define MOVE_PART 8u
 
+/* After this many requests in a row that no cached block served, the program has gone on to other sizes: what is cached
+ * is coalesced, or blocks would be put beside cached ones, in places that fit nothing else later. A program that mixes
+ * its sizes does not get there. */
+#define STREAK 16u
+
 static bool is_worth_moving(const struct segment *segment)
 {
     return segment->size - segment->used >= segment->size / MOVE_PART;
@@ -79,11 +84,21 @@ static bool coalesce_larger(struct pool *pool, struct magazine *magazine, size_t
     return true;
 }
 
+/* With the magazine's lock, for a small request that no cached block serves. True: coalesce all cached blocks first. */
+static bool streak_ends(struct magazine *magazine)
+{
+    const size_t hits = size_value(&magazine->hits);
+
+    magazine->streak = hits == magazine->hits_at_start ? magazine->streak + 1 : 1;
+    magazine->hits_at_start = hits;
+    return magazine->streak % STREAK == 0 && (magazine->streak == STREAK || magazine->cached_count);
+}
+
 bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, size_t requested, uint64_t *ret_addr)
 {
     struct block *block;
 
-    if (size >= LARGE_MIN)
+    if (size >= LARGE_MIN || streak_ends(magazine))
         return false;
     /* Keep blocks of the few sizes cached while another block serves, or each miss would make the next requests
      * misses. */
@@ -122,7 +137,7 @@ int shards_take(struct pool *pool, size_t size, size_t requested, bool refused, 
     int rc;
 
     locks_take(pool);
-    if (!refused)
+    if (!refused && own->streak % STREAK)
         block = find(pool, own, size, /* all: */ false);
     if (!block) {
         coalesce_all(pool);

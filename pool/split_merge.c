@@ -21,6 +21,14 @@
 #include "descriptors.h"
 #include "map.h"
 
+/*
+ * While the first block of a shared segment is one for a request of up to SKIP_MAX, the segment's first granule is not
+ * handed out, so that a stray cuMemFree of a block names no allocation of the driver. For larger requests this would
+ * cost too much: every second block of 1 MiB.
+ */
+#define SKIP_MAX    ((size_t)64 << 10)
+#define SHARED_SKIP ((size_t)POOL_GRANULE)
+
 static bool is_whole(const struct block *block)
 {
     return !block->prev && !block->next;
@@ -100,14 +108,28 @@ static void block_split(struct pool *pool, struct block *block, size_t size, boo
     block_bin(pool, rest);
 }
 
+/* The idle segment of a block that is in no bin serves a request of size bytes: choose what it skips anew, or the
+ * sizes of one phase of a program would lose memory to the next. */
+static void skip_choose(struct block *block, size_t size)
+{
+    struct segment *segment = block->segment;
+
+    segment->skip = size <= SKIP_MAX ? SHARED_SKIP : 0;
+    block->addr = segment->addr + segment->skip;
+    block->size = segment->size - segment->skip;
+}
+
 int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t requested)
 {
     struct segment *segment = block->segment;
     unsigned int list;
     /* The two blocks of a segment for two are at its ends, so that a larger one can follow each. */
     const bool at_end = segment->exposed && block->prev && !block->next && block->size > size;
-    const uint64_t addr = at_end ? block->addr + block->size - size : block->addr;
+    uint64_t addr;
 
+    if (segment->shared && is_whole(block))
+        skip_choose(block, size);
+    addr = at_end ? block->addr + block->size - size : block->addr;
     if (spare_reserve(pool, spares_of(pool, segment)) || map_block_set(addr, block)) {
         block_bin(pool, block);
         return -ENOMEM;

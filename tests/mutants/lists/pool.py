@@ -258,6 +258,16 @@ MUTANTS = [
         ("#define SHARED_SKIP ((size_t)POOL_GRANULE)", "#define SHARED_SKIP ((size_t)POOL_GRANULE / 2)")]),
     Mutant("small blocks start where a segment starts", ["pool"], [
         ("#define SHARED_SKIP ((size_t)POOL_GRANULE)", "#define SHARED_SKIP ((size_t)0)")]),
+    Mutant("an idle segment goes on skipping what it skipped for small blocks", ["pool", "bound"], [
+        ("if (segment->shared && is_whole(block)) skip_choose(block, size);",
+         "if (segment->shared && is_whole(block) && !segment->skip) skip_choose(block, size);")]),
+    Mutant("an idle segment that served larger blocks skips nothing for small ones", ["pool"], [
+        ("if (segment->shared && is_whole(block)) skip_choose(block, size);",
+         "if (segment->shared && is_whole(block) && (segment->skip || segment->got_for <= SKIP_MAX)) skip_choose(block, size);")]),
+    Mutant("blocks of other sizes lie between cached ones", ["pool", "bound"], [
+        ("if (size >= LARGE_MIN || streak_ends(magazine))", "if (size >= LARGE_MIN)")]),
+    Mutant("cached blocks are coalesced before the program has gone on to other sizes", ["shards"], [
+        ("#define STREAK 16u", "#define STREAK 3u")]),
     Mutant("a block is handed out that is too small", ["bins", "pool"], [
         ("if (block->size < size || (!shared", "if ((!shared")]),
     Mutant("a large segment counts only for the blocks that it has", ["break", "bins"], [

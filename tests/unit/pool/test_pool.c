@@ -39,7 +39,7 @@ POOL_CASE(test_alloc_of_freed_sizes_takes_the_last_of_each)
     assert_int_equal(alloc(env->pool, 2 * MIB), addr[4]);
     assert_sound(env->pool, env->fake);
     release_all(addr, 3);
-    assert_int_equal(alloc(env->pool, UNIT - 512), addr[0]); /* nothing less than all of them joined serves it */
+    assert_int_equal(alloc(env->pool, UNIT - 512), addr[0] - 512); /* nothing less than all of them joined serves it */
     assert_int_equal(env->fake->calls[FAKE_ALLOC], asked);
 }
 
@@ -97,6 +97,74 @@ POOL_CASE(test_alloc_of_powers_of_two_wastes_none)
         assert_int_equal(env->fake->born - before, 8 * MIB / UNIT);
         before = env->fake->born;
     }
+}
+
+/* Of a size, until the device is full; the number. */
+static size_t fill_device(struct env *env, uint64_t *ret_addrs, size_t most, size_t size)
+{
+    size_t count = 0;
+
+    while (count < most && pool_alloc(env->pool, size, &ret_addrs[count]) == 0)
+        count++;
+    assert_sound(env->pool, env->fake);
+    return count;
+}
+
+/* As natively: the pages of one phase serve the next one as if they were new, whatever the sizes were. */
+POOL_CASE(test_alloc_after_a_phase_of_other_sizes_fills_the_device)
+{
+    static const size_t sizes[] = {1, 600, 60000, 64 * KIB, 64 * KIB + 1, 128 * KIB, 256 * KIB, 512 * KIB, MIB};
+    static uint64_t addrs[16 * MIB / POOL_GRANULE];
+    const size_t count = sizeof(sizes) / sizeof(*sizes), most = sizeof(addrs) / sizeof(*addrs);
+
+    env->fake->capacity = 16 * MIB;
+    for (size_t i = 0; i < count * count; i++) {
+        const size_t before = sizes[i / count], size = sizes[i % count];
+
+        release_all(addrs, fill_device(env, addrs, most, before));
+        for (size_t n = 0; n < 2; n++) {
+            const size_t found = fill_device(env, addrs, most, size);
+
+            /* One may lie beside small blocks that were cached. */
+            if (size >= 128 * KIB)
+                assert_true(found >= 16 * MIB / size - 1);
+            release_all(addrs, found);
+        }
+    }
+}
+
+/* Those freed last are cached, here and there among what is free: only the first few blocks lie beside them. */
+POOL_CASE(test_alloc_after_small_blocks_freed_in_any_order_fills_the_device)
+{
+    static uint64_t addrs[512 * MIB / (64 * KIB)];
+    uint64_t seed = 1;
+    size_t count;
+
+    env->fake->capacity = 512 * MIB;
+    count = fill_device(env, addrs, sizeof(addrs) / sizeof(*addrs), 64 * KIB);
+    assert_true(count > 7900);
+    for (size_t n = count; n; n--) {
+        const size_t i = rng_below(&seed, n);
+
+        release(addrs[i]);
+        addrs[i] = addrs[n - 1];
+    }
+    assert_true(fill_device(env, addrs, count, MIB) >= 512 - 16);
+}
+
+/* A segment that is idle again is as new: a stray cuMemFree of its small blocks names no allocation of the driver. */
+POOL_CASE(test_alloc_small_in_idle_segment_never_returns_segment_base)
+{
+    static const size_t sizes[] = {MIB, 700, MIB, 64 * KIB, 64 * KIB + 1, 1};
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        const uint64_t addr = alloc(env->pool, sizes[i]);
+
+        assert_int_equal(offset_of(env->fake, addr), sizes[i] <= 64 * KIB ? POOL_GRANULE : 0);
+        release(addr);
+        pool_decay(env->pool, /* age: */ 9); /* what is cached is coalesced */
+    }
+    assert_int_equal(env->fake->born, 1);
 }
 
 POOL_CASE(test_alloc_just_below_unit_fits_one_unit)
@@ -327,13 +395,16 @@ POOL_CASE(test_free_twice_returns_einval)
 POOL_CASE(test_free_of_merged_and_resplit_address_returns_einval)
 {
     const uint64_t first = alloc(env->pool, 512), second = alloc(env->pool, 512);
+    uint64_t whole;
 
     release(first);
     release(second);
-    assert_int_equal(alloc(env->pool, UNIT - 512), first); /* now covers second */
+    whole = alloc(env->pool, UNIT - 512); /* now covers both */
+    assert_int_equal(whole, first - 512);
+    assert_int_equal(pool_free(first), -EINVAL);
     assert_int_equal(pool_free(second), -EINVAL);
     assert_int_equal(pool_live_size(second), 0);
-    release(first);
+    release(whole);
 }
 
 POOL_CASE(test_alloc_too_large_returns_enomem)
