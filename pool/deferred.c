@@ -18,7 +18,7 @@ static bool is_abandoned(struct magazine *magazine)
 }
 
 unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct block *ret_deferred[MAGAZINES],
-                           bool *ret_is_own)
+                           struct deferred_of *ret_of)
 {
     /* Also one other magazine in turn if it is abandoned, so that no block stays deferred in a magazine without
      * threads. */
@@ -26,7 +26,7 @@ unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct
     const unsigned int probe = own ? (unsigned int)(size_value(&own->order) % count) : 0;
     bool any = false;
 
-    *ret_is_own = true;
+    *ret_of = (struct deferred_of){true, true};
     for (unsigned int i = 0; i < count; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
@@ -42,10 +42,11 @@ unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct
         if (magazine->deferred) {
             any = true;
             atomic_fetch_sub(&pool->shown.deferring, 1);
-            *ret_is_own = *ret_is_own && magazine->deferred_by == &magazine_index;
+            ret_of->own = ret_of->own && magazine->deferred_by == &magazine_index;
+            ret_of->async = ret_of->async && magazine->deferred_async == magazine->deferred_count;
         }
         magazine->deferred = NULL;
-        magazine->deferred_count = magazine->deferred_large = 0;
+        magazine->deferred_count = magazine->deferred_large = magazine->deferred_async = 0;
         size_set(&magazine->deferred_bytes, 0);
         magazine_unlock(magazine);
     }
@@ -61,4 +62,24 @@ size_t deferred_bytes(const struct pool *pool)
     for (unsigned int i = 0; i < count; i++)
         bytes += size_value(&pool->magazines[i].deferred_bytes);
     return bytes;
+}
+
+enum pool_deferred pool_deferred_by(struct pool *pool)
+{
+    const unsigned int count = magazine_count(pool);
+    bool any = false, others = false;
+
+    if (atomic_load_explicit(&pool->shown.later, memory_order_relaxed))
+        return POOL_DEFERRED_NONE;
+    for (unsigned int i = 0; i < count; i++) {
+        struct magazine *magazine = &pool->magazines[i];
+
+        if (!size_value(&magazine->deferred_bytes))
+            continue;
+        magazine_visit(magazine);
+        any |= magazine->deferred != NULL;
+        others |= magazine->deferred && magazine->deferred_by != &magazine_index;
+        magazine_unlock(magazine);
+    }
+    return !any ? POOL_DEFERRED_NONE : others ? POOL_DEFERRED_OTHERS : POOL_DEFERRED_OWN;
 }

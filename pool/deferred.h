@@ -20,6 +20,11 @@
  * others would fit beside it. */
 #define BATCH_PART 4u
 
+/* Deferred blocks: has the calling thread freed them all, and are they all of pool_free_async? */
+struct deferred_of {
+    bool own, async;
+};
+
 /* With the magazine's lock: defer a PENDING block. */
 static inline void magazine_defer(struct pool *pool, struct magazine *magazine, struct block *block)
 {
@@ -56,10 +61,10 @@ static inline bool magazine_has_room(const struct pool *pool, const struct magaz
 }
 
 /* With no lock: take over all blocks that this magazine defers (NULL: that any does), and those of magazines that defer
- * too much. Returns the number of magazines to look at in ret_deferred, 0 if none had any, and in ret_is_own whether
- * the calling thread has freed all of those blocks. */
+ * too much. Returns the number of magazines to look at in ret_deferred, 0 if none had any, and in ret_of which frees.
+ */
 unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct block *ret_deferred[MAGAZINES],
-                           bool *ret_is_own);
+                           struct deferred_of *ret_of);
 /* The bytes that all magazines defer. With no lock, so the value may be out of date. */
 size_t deferred_bytes(const struct pool *pool);
 

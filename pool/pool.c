@@ -48,7 +48,8 @@ static inline int block_claim(uint64_t addr, struct block **ret_block)
 
 /* Defer a block without ordering it, if the magazine's share of the deferred-free budget allows that or in_any_case.
  * Inline in the path of each free. */
-static inline __attribute__((always_inline)) bool block_defer(struct pool *pool, struct block *block, bool in_any_case)
+static inline __attribute__((always_inline)) bool block_defer(struct pool *pool, struct block *block, bool in_any_case,
+                                                              bool async)
 {
     struct magazine *magazine = magazine_enter(pool);
     const bool fits = in_any_case || magazine_has_room(pool, magazine, block->size);
@@ -57,6 +58,7 @@ static inline __attribute__((always_inline)) bool block_defer(struct pool *pool,
         count_up(&magazine->frees);
         handed_sub(magazine, block->size);
         magazine_defer(pool, magazine, block);
+        magazine->deferred_async += async;
     }
     lock_give(&magazine->lock);
     return fits;
@@ -74,7 +76,8 @@ int pool_free(uint64_t addr)
     pool = block->segment->pool;
     defers = atomic_load_explicit(&pool->shown.defers, memory_order_relaxed);
     /* A block deferred while nothing may be ordered could not be had before that ends. */
-    if (defers && !pool->config.order->frozen(pool->config.arg) && block_defer(pool, block, /* in_any_case: */ false))
+    if (defers && !pool->config.order->frozen(pool->config.arg) &&
+        block_defer(pool, block, /* in_any_case: */ false, /* async: */ false))
         return 0;
     if (defers || atomic_load_explicit(&pool->shown.deferring, memory_order_relaxed) || pool->config.order->fill) {
         rc = order_and_publish(pool, block, POOL_ORDER_FREE);
@@ -86,7 +89,7 @@ int pool_free(uint64_t addr)
     return rc == -EBUSY ? 0 : rc;
 }
 
-int pool_free_later(uint64_t addr)
+static int free_later(uint64_t addr, bool async)
 {
     struct block *block;
     struct pool *pool;
@@ -95,9 +98,19 @@ int pool_free_later(uint64_t addr)
     if (rc)
         return rc;
     pool = block->segment->pool;
-    block_defer(pool, block, /* in_any_case: */ true);
+    block_defer(pool, block, /* in_any_case: */ true, async);
     later_set(pool);
     return 0;
+}
+
+int pool_free_later(uint64_t addr)
+{
+    return free_later(addr, /* async: */ false);
+}
+
+int pool_free_async(uint64_t addr)
+{
+    return free_later(addr, /* async: */ true);
 }
 
 int pool_free_never(uint64_t addr)
@@ -201,11 +214,13 @@ static int alloc_again(struct pool *pool, size_t size, size_t requested, struct 
         pool_flush(pool);
         if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
             return 0;
-        if (atomic_load(&pool->shown.deferring))
+        released = release_idle(pool, "oom");
+        if (!released && atomic_load(&pool->shown.deferring)) {
             order_and_publish(pool, NULL, POOL_ORDER_DEVICE);
-        if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
-            return 0;
-        released = release_for(pool, size, "oom", patience);
+            if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
+                return 0;
+        }
+        released = released ? released : release_for(pool, size, "oom", patience);
         before = given_back(pool);
         rc = grow(pool, size, requested, /* alone: */ true, ret_addr);
     } while (rc == -ENOMEM && (released || more_to_give(pool, before, patience)));

@@ -89,6 +89,8 @@ struct pool_order_ops {
     int (*filled)(void *arg);
     /* True while segments may be neither taken nor given back (a capture is under way). */
     bool (*frozen)(void *arg);
+    /* May be NULL: they have not. True: blocks of pool_free_async need no order any more, if the calls began before. */
+    bool (*freed_async_ended)(void *arg);
 };
 
 /* Observer of a pool's events. Any function may be NULL. Called without the pool's lock, on the thread that caused the
@@ -186,6 +188,8 @@ int pool_free(uint64_t addr);
 /* As pool_free, for a free that must not wait or delay anything: the block is deferred until a later free is ordered or
  * pool_alloc needs it. -ENOENT and -EINVAL as above. */
 int pool_free_later(uint64_t addr);
+/* As pool_free_later, for a free of which pool_order_ops.freed_async_ended knows when its work has ended. */
+int pool_free_async(uint64_t addr);
 
 /* As pool_free, for memory whose last use cannot be ordered: it counts as handed out for ever. */
 int pool_free_never(uint64_t addr);
@@ -223,6 +227,14 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
 /* Publish deferred blocks, if that takes no wait. */
 void pool_flush(struct pool *pool);
 
+/* Whose frees are deferred now. NONE: no blocks, or perhaps some of pool_free_later, which are not free natively. */
+enum pool_deferred {
+    POOL_DEFERRED_NONE,
+    POOL_DEFERRED_OTHERS,
+    POOL_DEFERRED_OWN, /* the calling thread's alone */
+};
+enum pool_deferred pool_deferred_by(struct pool *pool);
+
 /* As pool_flush, if pool_free_later has deferred a block since the last call that published all of them. Costs little
  * where it has not; pool_later_any says whether it has in any pool. */
 void pool_flush_later(struct pool *pool);
@@ -236,6 +248,9 @@ static inline bool pool_later_any(void)
 /* Give back idle segments, after ordering deferred blocks. Returns the bytes given back; 0 while frozen. Also waits for
  * other threads: 10 seconds at most for those that give segments to the backend, 0.3 for those that wait themselves. */
 size_t pool_trim(struct pool *pool, const char *why);
+/* For a request that the driver has refused and that will be tried again: idle segments or, if there are none, as
+ * pool_trim. */
+size_t pool_give(struct pool *pool, const char *why);
 
 /* As pool_trim, for another user of the device: nothing is waited for, and deferred blocks are ordered only if all work
  * has ended. */

@@ -41,11 +41,13 @@ static int fill(struct pool *pool, struct block *const *lists, unsigned int coun
     return rc;
 }
 
-/* Order, and where contents matter, fill the blocks of these lists and order the fills as well. */
-static int order_and_fill(struct pool *pool, struct block *const *lists, unsigned int count, enum pool_order_how how)
+/* Order, unless all work that uses the blocks has ended, and where contents matter, fill the blocks of these lists and
+ * order the fills. */
+static int order_and_fill(struct pool *pool, struct block *const *lists, unsigned int count, enum pool_order_how how,
+                          bool ended)
 {
     const struct pool_order_ops *order = pool->config.order;
-    const int rc = order->order(pool->config.arg, how);
+    const int rc = ended ? 0 : order->order(pool->config.arg, how);
 
     return rc || !order->fill ? rc : fill(pool, lists, count);
 }
@@ -75,8 +77,9 @@ void block_publish(struct pool *pool, struct block *block, int rc)
         magazine_put_or_coalesce(pool, magazine, block, block->size);
 }
 
-/* As block_publish, for the deferred blocks of a magazine; is_own: this thread has freed them all. */
-static void list_publish(struct pool *pool, struct magazine *magazine, struct block *block, bool is_own, int rc)
+/* As block_publish, for the deferred blocks of a magazine. */
+static void list_publish(struct pool *pool, struct magazine *magazine, struct block *block,
+                         const struct deferred_of *of, int rc)
 {
     struct block *next;
 
@@ -86,7 +89,8 @@ static void list_publish(struct pool *pool, struct magazine *magazine, struct bl
             next = block->link;
             if (rc) {
                 magazine_defer(pool, magazine, block);
-                magazine->deferred_by = is_own ? magazine->deferred_by : NULL;
+                magazine->deferred_by = of->own ? magazine->deferred_by : NULL;
+                magazine->deferred_async += of->async;
             } else if (!magazine_put(magazine, block)) {
                 break;
             }
@@ -118,6 +122,14 @@ static bool takes_deferred(struct pool *pool, bool is_free)
             (is_free && !atomic_load_explicit(&pool->shown.frees_fail, memory_order_relaxed)));
 }
 
+/* The work of all blocks of pool_free_async so far has ended. */
+static bool freed_async_ended(const struct pool *pool)
+{
+    const struct pool_order_ops *order = pool->config.order;
+
+    return order->freed_async_ended && order->freed_async_ended(pool->config.arg);
+}
+
 /*
  * Order all work handed to the device so far before later work. Then block (NULL: none) and all blocks deferred before
  * the call can be handed out; with batched frees, mainly those in this thread's magazine, see deferred_take. An order()
@@ -130,7 +142,8 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
     const struct magazine *own = NULL;
     unsigned int taken = 0;
     const bool taking = takes_deferred(pool, block != NULL);
-    bool is_own = false;
+    struct deferred_of of = {false, false};
+    bool ended;
     int rc;
 
     if (taking) {
@@ -138,17 +151,18 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
         atomic_fetch_add(&pool->shown.asking, how == POOL_ORDER_ASK);
         if (block && pool->config.deferred_min)
             own = &pool->magazines[magazine_index % MAGAZINES];
-        taken = deferred_take(pool, own, lists, &is_own);
+        taken = deferred_take(pool, own, lists, &of);
     }
     if (block)
         block->link = NULL;
     lists[MAGAZINES] = block;
-    if (how == POOL_ORDER_DEVICE && is_own)
+    if (how == POOL_ORDER_DEVICE && of.own)
         how = POOL_ORDER_OWN;
+    ended = !block && taken && of.async && freed_async_ended(pool);
     /* Other threads may have taken all deferred blocks meanwhile: then there is nothing to order. */
-    rc = block || taken ? order_and_fill(pool, lists, MAGAZINES + 1, how) : -EBUSY;
+    rc = block || taken ? order_and_fill(pool, lists, MAGAZINES + 1, how, ended) : -EBUSY;
     for (unsigned int i = 0; i < taken; i++)
-        list_publish(pool, &pool->magazines[i], lists[i], is_own, rc);
+        list_publish(pool, &pool->magazines[i], lists[i], &of, rc);
     if (taking) {
         atomic_fetch_sub(&pool->shown.asking, how == POOL_ORDER_ASK);
         atomic_fetch_sub(&pool->shown.ordering, 1);
@@ -163,7 +177,7 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
         atomic_store_explicit(&pool->shown.frees_fail, rc != 0, memory_order_relaxed);
     if (block)
         block_publish(pool, block, rc);
-    else if (rc == 0)
+    else if (rc == 0 && !ended)
         atomic_fetch_add(&pool->shown.order, 1);
     return rc;
 }
@@ -196,7 +210,8 @@ void pool_flush_later(struct pool *pool)
         return;
     /* Asked before the blocks are taken, too: an order that fails puts them back one by one, and they do not count as
      * their own thread's any more. */
-    if (atomic_load(&pool->shown.deferring) && config->order->order(config->arg, POOL_ORDER_ASK))
+    if (atomic_load(&pool->shown.deferring) && !freed_async_ended(pool) &&
+        config->order->order(config->arg, POOL_ORDER_ASK))
         return;
     later_clear(pool); /* first: a thread that defers a block meanwhile sets it again */
     pool_flush(pool);

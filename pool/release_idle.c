@@ -147,6 +147,17 @@ size_t release_trim(struct pool *pool, const char *why, bool may_wait)
     return release(pool, &what);
 }
 
+size_t release_idle(struct pool *pool, const char *why)
+{
+    const struct pool_config *config = &pool->config;
+    const struct release what = {.why = why, .collect = true};
+
+    if (config->order->frozen(config->arg) &&
+        (!config->backend->gives_frozen || !config->backend->gives_frozen(config->arg)))
+        return 0;
+    return release(pool, &what);
+}
+
 void patience_begin(struct patience *ret_patience)
 {
     const uint64_t now = now_ns();
@@ -188,6 +199,13 @@ size_t release_for(struct pool *pool, size_t size, const char *why, struct patie
     const size_t released = release_trim(pool, why, /* may_wait: */ true);
 
     return releases_wait(pool, size, patience) ? released + release_trim(pool, why, /* may_wait: */ true) : released;
+}
+
+size_t pool_give(struct pool *pool, const char *why)
+{
+    const size_t released = release_idle(pool, why);
+
+    return released ? released : pool_trim(pool, why);
 }
 
 size_t pool_trim(struct pool *pool, const char *why)

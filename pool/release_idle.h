@@ -50,6 +50,9 @@ size_t release_for(struct pool *pool, size_t size, const char *why, struct patie
 /* With no lock: pool_trim, waiting for no other thread. Without may_wait, nothing waits for deferred blocks or for
  * memory to arrive. */
 size_t release_trim(struct pool *pool, const char *why, bool may_wait);
+/* With no lock: give back idle segments alone. Those go first: once deferred blocks are ordered, what goes back waits
+ * for the work before them. */
+size_t release_idle(struct pool *pool, const char *why);
 /* With no lock, after a free: give back withdrawn segments, and, while memory is scarce, all idle ones, and wait until
  * they have arrived, as far as backend->reclaim does. */
 void release_some(struct pool *pool);

@@ -136,6 +136,15 @@ static uint64_t others_left(uint64_t others_ns)
     return others_until && left < others_ns ? left : others_ns;
 }
 
+static bool orders_have_ended(struct context *context)
+{
+    struct visit visit;
+    const bool ended = !context_enter(context, &visit) && order_is_over(context);
+
+    context_leave(context, &visit);
+    return ended;
+}
+
 /*
  * Memory of frees whose work has ended is only on its way, which takes the driver a moment, but longer than a thread
  * that asks takes from request to request. Not once another thread frees behind work that goes on.
@@ -145,7 +154,7 @@ static bool collect_ended(struct context *context)
     const uint64_t limit = now_ns() + ARRIVALS_AGAIN_NS;
     bool any = false;
 
-    for (unsigned int i = 0; arrivals_outstanding(context) && order_has_ended(context); i++) {
+    for (unsigned int i = 0; arrivals_outstanding(context) && orders_have_ended(context); i++) {
         any = arrivals_collect(context, 0);
         if (any || now_ns() >= limit || !context_stays(context))
             break;
@@ -154,23 +163,45 @@ static bool collect_ended(struct context *context)
     return any;
 }
 
+/* How long this thread waits for memory that its own frees have released, or others'. */
+static uint64_t patience_of(const struct context *context, bool is_own, uint64_t others_ns)
+{
+    const uint64_t patience = is_own ? ARRIVALS_OWN_NS : others_left(others_ns);
+    const bool again = atomic_load(&context->gave_up[is_own]) == arrivals_given(context) + 1;
+
+    return again && patience > ARRIVALS_AGAIN_NS ? ARRIVALS_AGAIN_NS : patience;
+}
+
 bool arrivals_collect_own(struct context *context, uint64_t others_ns)
 {
     const bool is_own = order_wait_own(context);
-    const uint64_t given = arrivals_given(context);
-    _Atomic(uint64_t) *gave_up = &context->gave_up[is_own];
-    uint64_t patience = is_own ? ARRIVALS_OWN_NS : others_left(others_ns), limit;
+    uint64_t given, patience, limit;
     bool any;
 
-    if (atomic_load(gave_up) == given && patience > ARRIVALS_AGAIN_NS)
-        patience = ARRIVALS_AGAIN_NS;
     if (!is_own && collect_ended(context))
         return true;
+    given = arrivals_given(context);
+    patience = patience_of(context, is_own, others_ns);
     limit = now_ns() + patience;
     any = collect(context, patience, is_own ? others_ns : WHOEVER_FREES, UINT_MAX);
     if (!any && patience && now_ns() >= limit) /* not if the stream could not be queried, during a capture */
-        atomic_store(gave_up, given);
+        atomic_store(&context->gave_up[is_own], given + 1);
     return any;
+}
+
+bool arrivals_wait_freeing(struct context *context, bool is_own)
+{
+    const uint64_t given = arrivals_given(context);
+    const uint64_t limit = now_ns() + patience_of(context, is_own, ARRIVALS_OTHERS_NS);
+
+    for (unsigned int i = 0; atomic_load(&context->freeing); i++) {
+        if (now_ns() >= limit || !context_stays(context)) {
+            atomic_store(&context->gave_up[is_own], given + 1);
+            return false;
+        }
+        lock_relax(i);
+    }
+    return true;
 }
 
 size_t arrivals_outstanding(const struct context *context)

@@ -38,6 +38,9 @@ bool arrivals_collect_one(struct context *context);
 /* As arrivals_collect, polling for ARRIVALS_OWN_NS while this thread's free is the last one, and for others_ns
  * otherwise. Memory that a thread has waited for in vain is waited for only briefly. */
 bool arrivals_collect_own(struct context *context, uint64_t others_ns);
+/* As long, poll until no free waits in the driver: the order of deferred blocks would be held up there. is_own: this
+ * thread has freed them all. False: one still does. */
+bool arrivals_wait_freeing(struct context *context, bool is_own);
 /* Between these all waits of this thread for memory that other threads' frees have released end after ns nanoseconds
  * together. */
 void arrivals_share_begin(uint64_t ns);

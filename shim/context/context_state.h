@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "context/free_policy.h"
+#include "context/free_streams.h"
 #include "context/limits.h"
 #include "pool.h"
 #include "real/hooks.h"
@@ -52,11 +53,12 @@ struct slot {
  * combiner, and the batch that ordered its last free. With more than SLOTS threads some share an entry and may
  * overwrite each other's own_seq. */
 #define BATCH_SEQ_BITS 40
+#define BATCH_SEQ_MASK (((uint64_t)1 << BATCH_SEQ_BITS) - 1)
 struct batch {
     _Atomic(CUevent) event;
     _Atomic(uint64_t) seq;     /* the last batch for which event was recorded; set before that batch is done */
-    _Atomic(uint64_t) own_seq; /* thread_slot, and in the lowest BATCH_SEQ_BITS bits the batch that ordered its last
-                                free; see batch_own_set() */
+    _Atomic(uint64_t) own_seq; /* thread_slot, and in the lowest BATCH_SEQ_BITS bits those of the batch that ordered its
+                                last free; see batch_own_set() */
 } __attribute__((aligned(64)));
 
 /* Segments of virtual memory on their way back to the driver, and events for them; vmm_memory.c. */
@@ -99,6 +101,7 @@ struct context {
     atomic_bool runtime_came; /* the runtime has had a request in it: natively it then has a reference of its own to a
                                  primary context */
     struct policy policy;
+    struct free_streams free_streams;
     size_t capacity;                /* of the device, in bytes */
     _Atomic(size_t) device_free;    /* free bytes as the driver last said, adjusted for what is known since then;
                                        device_free.c */
@@ -114,8 +117,8 @@ struct context {
     struct paused paused;
     _Atomic(uint64_t) given;      /* bytes given back through stream so far */
     _Atomic(uint64_t) arrived;    /* of these, the bytes known to have reached the driver */
-    _Atomic(uint64_t) gave_up[2]; /* arrivals_given() when a thread last waited in vain for memory that other
-                                     threads' frees released, and that its own frees did */
+    _Atomic(uint64_t) gave_up[2]; /* arrivals_given() + 1 when a thread last waited in vain for memory that other
+                                     threads' frees released, and that its own frees did; 0: none has */
     atomic_bool failed;           /* the context has met a sticky error, from which it does not recover */
     atomic_uint freeing;          /* number of threads in frees of the driver's, which wait there; driver_free.c */
     atomic_uint leaving;          /* number of threads in a call that may end the context */

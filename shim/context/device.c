@@ -10,6 +10,7 @@
 #include "context/context_state.h"
 #include "context/cuda_memory.h"
 #include "context/device_free.h"
+#include "context/enter.h"
 #include "context/events.h"
 #include "context/ipc_server.h"
 #include "context/nccl_memory.h"
@@ -18,6 +19,9 @@
 #include "context/wait_context.h"
 #include "pool.h"
 #include "real/real.h"
+
+/* How long a context that is idle may need to release memory, in nanoseconds: a guess, many times what it takes. */
+#define END_COLLECT_NS 10000000
 
 /* The bytes of a context's pool that natively would be free, and *ret_used: the rest. Without a call of the driver:
  * deferred blocks count by their size. */
@@ -49,13 +53,20 @@ static struct context *next_giving(unsigned int *i, int device)
     return NULL;
 }
 
-/* A free in the driver would hold up the order of deferred blocks, and the event behind which virtual memory goes, and
- * with them this call. */
+/* A free in the driver would hold up the order of deferred blocks, and with it this call, which natively may go on.
+ * They are waited for if nothing else goes back, as for the work before their order. */
 static size_t give_back(struct context *context)
 {
+    enum pool_deferred deferred;
+    size_t bytes;
+
     if (!atomic_load(&context->freeing))
-        return pool_trim(context->pool, "oom");
-    return pool_kind_get(context->pool) == BACKEND_VMM ? 0 : pool_yield(context->pool, "oom");
+        return pool_give(context->pool, "oom");
+    bytes = pool_yield(context->pool, "oom");
+    deferred = bytes ? POOL_DEFERRED_NONE : pool_deferred_by(context->pool);
+    if (deferred == POOL_DEFERRED_NONE || !arrivals_wait_freeing(context, deferred == POOL_DEFERRED_OWN))
+        return bytes;
+    return pool_trim(context->pool, "oom");
 }
 
 /* The memory that capture_wait keeps. */
@@ -150,6 +161,50 @@ bool device_may_fit(int device, size_t size)
     return size <= (live < capacity ? capacity - live : 0);
 }
 
+/* The bytes that the device's pools hold for nobody. False: there may be more. */
+static bool unused_bytes(int device, uint64_t *ret_bytes)
+{
+    bool known = !context_events.registers(); /* memory that waits to be deregistered is in no books */
+    struct pool_survey survey;
+    struct context *context;
+    bool leaving;
+
+    *ret_bytes = vmm_kept_bytes(device);
+    for (unsigned int i = 0; (context = context_next_pool(&i, device, &leaving)); context_unpin(context)) {
+        known &= !leaving && !pool_is_suspended(context->pool);
+        pool_survey_get(context->pool, &survey);
+        *ret_bytes += survey.held - survey.live;
+        *ret_bytes += arrivals_outstanding(context) + CAPTURE_KEPT_SIZE;
+    }
+    return known;
+}
+
+/* False: the driver does not say. */
+static bool driver_free(int device, size_t *ret_free)
+{
+    struct context *context;
+    struct visit visit;
+    bool known = false;
+    size_t total;
+
+    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
+        if (known)
+            continue;
+        known = !context_enter(context, &visit) && !context->driver->cuMemGetInfo_v2(ret_free, &total);
+        context_leave(context, &visit);
+    }
+    return known;
+}
+
+bool device_has(int device, size_t size)
+{
+    uint64_t unused;
+    size_t free;
+
+    /* In the order in which memory goes: what goes meanwhile counts twice. */
+    return !unused_bytes(device, &unused) || !driver_free(device, &free) || size <= free + unused;
+}
+
 bool device_exists(int device)
 {
     const struct real_driver *driver = real_driver_get();
@@ -186,6 +241,23 @@ uint64_t device_yield(int device, uint64_t limit)
     }
     after = arrived_bytes(device);
     return kept + (after > before ? after - before : 0);
+}
+
+void context_give_back(CUcontext handle)
+{
+    struct context *context = context_find(handle);
+    uint64_t used;
+
+    if (!context || !context_pin(context))
+        return;
+    /* As in context_decay_all, never where cuMemFree would be called; nor where memory that NCCL knows would be waited
+     * for, or beside a free in the driver. */
+    if (natively_free(context, &used) && context_defers(context) && !nccl_ranks_agree() &&
+        !context_events.registers() && !context_failed(context) && !atomic_load(&context->freeing)) {
+        pool_yield(context->pool, "end");
+        arrivals_collect(context, END_COLLECT_NS);
+    }
+    context_unpin(context);
 }
 
 void device_collect(int device)

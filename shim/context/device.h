@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "pool.h"
+#include "real/hooks.h"
 
 struct context;
 
@@ -36,6 +37,9 @@ size_t device_capacity(int device);
 /* False: the device has no memory of size bytes beside the blocks that its pools have handed out, so that no idle
  * memory given back would be enough. True also if the device has no pooled context. Walks every block. */
 bool device_may_fit(int device, size_t size);
+/* False: what the driver has free and what the device's pools hold for nobody is together less than size bytes. True
+ * also if that is not known. Walks every block, and asks the driver. */
+bool device_has(int device, size_t size);
 
 /* True if the machine has a device of this number, or cannot be asked. */
 bool device_exists(int device);
@@ -43,6 +47,11 @@ bool device_exists(int device);
 /* For another process on the device: give back the idle segments of its contexts, and wait until limit (nanoseconds of
  * the monotonic clock) for them to arrive. Returns the bytes that have arrived meanwhile. */
 uint64_t device_yield(int device, uint64_t limit);
+
+/* Before a call that ends the context with this handle, pooled or not: give back its idle segments. Natively others
+ * have that memory however long the call takes; once it is under way nothing can be had from the context. Waits some
+ * milliseconds at most, and not for the context's work. */
+void context_give_back(CUcontext handle);
 
 /* The bytes of the device's pools that are idle or on their way back to the driver. *ret_used: the bytes of their other
  * segments. */

@@ -75,7 +75,8 @@ static inline void batch_own_set(struct context *context, uint64_t seq)
 {
     struct batch *batch = &context->batches[thread_slot_get() % SLOTS];
 
-    atomic_store_explicit(&batch->own_seq, (uint64_t)thread_slot << BATCH_SEQ_BITS | seq, memory_order_relaxed);
+    atomic_store_explicit(&batch->own_seq, (uint64_t)thread_slot << BATCH_SEQ_BITS | (seq & BATCH_SEQ_MASK),
+                          memory_order_relaxed);
 }
 
 /* The combiner's batch that ordered this thread's last free. 0: there is nothing to wait for, or another thread has
@@ -83,8 +84,11 @@ static inline void batch_own_set(struct context *context, uint64_t seq)
 static uint64_t batch_own(const struct context *context)
 {
     const uint64_t last = atomic_load(&context->batches[thread_slot % SLOTS].own_seq);
+    const uint64_t now = atomic_load(&context->slots[SLOT_COMBINER].seq), seq = last & BATCH_SEQ_MASK;
 
-    return last >> BATCH_SEQ_BITS == thread_slot ? last & (((uint64_t)1 << BATCH_SEQ_BITS) - 1) : 0;
+    if (!seq || last >> BATCH_SEQ_BITS != (thread_slot & (UINT64_MAX >> BATCH_SEQ_BITS)))
+        return 0;
+    return now - ((now - seq) & BATCH_SEQ_MASK); /* the last one that ends in these bits */
 }
 
 /* Wait for a short while until the combiner has ordered all work up to now (true), or until its slot can be taken
@@ -366,6 +370,7 @@ static CUresult order_free(struct context *context, uint64_t *ret_seq)
  */
 static CUresult order_ask(struct context *context)
 {
+    const uint64_t mark = free_streams_mark(&context->free_streams);
     struct slot *slot = &context->slots[SLOT_ASK];
     CUresult result = CUDA_ERROR_NOT_READY;
 
@@ -374,6 +379,8 @@ static CUresult order_ask(struct context *context)
     if (!capture_active() && !atomic_load(&context->freeing))
         result = order_on_device(context, slot, /* is_enough: */ false);
     order_slot_give(slot, result);
+    if (!result)
+        free_streams_idle(&context->free_streams, mark);
     return result;
 }
 
@@ -439,7 +446,8 @@ bool order_frozen(void *arg)
     return capture_active_now();
 }
 
-const struct pool_order_ops order_ops = {.order = order_pool, .frozen = order_frozen};
+const struct pool_order_ops order_ops = {
+    .order = order_pool, .frozen = order_frozen, .freed_async_ended = free_streams_ended};
 
 unsigned int order_thread(void)
 {

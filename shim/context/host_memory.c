@@ -368,7 +368,7 @@ CUresult host_memory_wait(struct context *context)
     uint64_t seq;
     bool waits;
 
-    if (!context_pin_staying(context))
+    if (!context_pin_staying_once(context))
         return CUDA_SUCCESS;
     waits = policy_waits(&context->policy, &seq);
     if (!waits) { /* then again: whoever makes the device strict meanwhile waits for this free, or it waits itself */

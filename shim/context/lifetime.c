@@ -110,6 +110,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     atomic_store(&context->device_free, as->capacity);
     atomic_store(&context->free_unsure, false);
     policy_init(&context->policy, as->device, as->orders, ret_why);
+    free_streams_init(&context->free_streams);
     atomic_store(&context->failed, false);
     atomic_store(&context->bypassed, 0);
     atomic_store(&context->undecided, false);

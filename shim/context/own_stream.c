@@ -108,18 +108,22 @@ static int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool 
 }
 
 /* Make later work of the context run behind the work on our own stream. Where the device's order is not enough (a
- * strict policy), the host waits for the stream, and with it for all that the stream waits for. */
+ * strict policy), or impossible (beside a capture, which a wait for this stream does not disturb), the host waits for
+ * the stream, and with it for all that the stream waits for. */
 static CUresult order_behind_stream(struct context *context, struct slot *slot)
 {
     const struct real_driver *driver = context->driver;
     const CUstream stream = atomic_load(&context->stream);
-    const bool waits = policy_is_strict(&context->policy) || !driver->cuEventRecord || !driver->cuCtxWaitEvent;
-    CUresult result = atomic_load(&slot->event) ? CUDA_SUCCESS : order_event_make(context, &slot->event);
+    const bool beside_capture = capture_active(), waits = beside_capture || policy_is_strict(&context->policy) ||
+                                                          !driver->cuEventRecord || !driver->cuCtxWaitEvent;
+    CUresult result = waits || atomic_load(&slot->event) ? CUDA_SUCCESS : order_event_make(context, &slot->event);
     struct visit visit;
 
     if (result)
         return result;
     result = context_enter(context, &visit);
+    if (!result && beside_capture && !visit.relaxed)
+        result = CUDA_ERROR_NOT_READY;
     pin_sleep(context);
     if (!result)
         result = waits ? driver->cuStreamSynchronize(stream) : driver->cuEventRecord(atomic_load(&slot->event), stream);
@@ -134,7 +138,7 @@ static int context_filled(void *arg)
 {
     struct context *context = arg;
     struct slot *slot = order_slot_take(context);
-    const CUresult result = capture_active() ? CUDA_ERROR_NOT_READY : order_behind_stream(context, slot);
+    const CUresult result = order_behind_stream(context, slot);
 
     /* CUDA_ERROR_NOT_READY, because this orders the fills only: it must not count as a batch that has succeeded. */
     order_slot_give(slot, CUDA_ERROR_NOT_READY);
@@ -143,8 +147,11 @@ static int context_filled(void *arg)
     return result ? -EBUSY : 0;
 }
 
-const struct pool_order_ops order_filling_ops = {
-    .order = order_pool, .fill = memory_fill, .filled = context_filled, .frozen = order_frozen};
+const struct pool_order_ops order_filling_ops = {.order = order_pool,
+                                                 .fill = memory_fill,
+                                                 .filled = context_filled,
+                                                 .frozen = order_frozen,
+                                                 .freed_async_ended = free_streams_ended};
 
 /* Enter the context for one call on the library's stream; own_call_end must follow. NULL: no call can be made. */
 static CUstream own_call_begin(struct context *context, struct visit *visit)

@@ -144,12 +144,7 @@ bool context_stays(const struct context *context)
     return !atomic_load(&context->ending);
 }
 
-static bool is_leaving(struct context *context)
-{
-    return context_is_leaving(context);
-}
-
-/* As is_leaving, but once a thread has waited in vain for the calls under way, others do not. */
+/* As context_is_leaving, but once a thread has waited in vain for the calls under way, others do not. */
 static bool is_leaving_once(struct context *context)
 {
     bool leaving;
@@ -185,11 +180,6 @@ static struct context *next_after_wait(unsigned int *i, int device, bool (*is_le
             return context;
     }
     return NULL;
-}
-
-bool context_pin_staying(struct context *context)
-{
-    return pin_after_wait(context, CONTEXT_ALL, is_leaving);
 }
 
 bool context_pin_staying_once(struct context *context)
@@ -310,6 +300,16 @@ void context_policy_each(void (*each)(struct policy *policy, const void *arg), c
 
         if (atomic_load(&context->handle) && atomic_load(&context->pool))
             each(&context->policy, arg);
+    }
+}
+
+void context_stream_gone(CUstream stream)
+{
+    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
+        struct context *context = atomic_load(&contexts.entries[i]);
+
+        policy_host_work_stream_gone(&context->policy, stream);
+        free_streams_gone(&context->free_streams, stream);
     }
 }
 

@@ -52,6 +52,8 @@ CUcontext context_handle(const struct context *context);
 struct context *context_find(CUcontext handle);
 /* The policy of the context with this handle; NULL: it is not pooled. */
 struct policy *context_policy(CUcontext handle);
+/* A stream is about to be destroyed. */
+void context_stream_gone(CUstream stream);
 /* Call `each` with the policy of every pooled context, also of one that is about to end. */
 void context_policy_each(void (*each)(struct policy *policy, const void *arg), const void *arg);
 /* The driver's answer which context a stream is of; CUDA_ERROR_NOT_SUPPORTED if it cannot be asked. */
@@ -83,9 +85,8 @@ void context_exempt(CUcontext handle);
  * context_unpin, because context_leaving waits for that. False: it is ending, or too many are pinned.
  */
 bool context_pin(struct context *context);
-/* As context_pin, but waits for a call of another thread that may be about to end the context, a second at most. */
-bool context_pin_staying(struct context *context);
-/* As context_pin_staying, but once a thread has waited in vain for the calls under way, others do not. */
+/* As context_pin, but waits for a call of another thread that may be about to end the context, a second at most. Once a
+ * thread has waited in vain for the calls under way, others do not. */
 bool context_pin_staying_once(struct context *context);
 void context_unpin(struct context *context);
 

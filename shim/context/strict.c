@@ -17,7 +17,9 @@
 #include "pool.h"
 #include "trace/trace.h"
 
-static atomic_bool quiesced[DEVICES_MAX];             /* the work before frees ordered before that has completed */
+static atomic_bool quiesced[DEVICES_MAX]; /* the work before frees ordered before that has completed */
+/* A bit for each device whose work this thread has waited for in vain: from then on it asks and does not wait. */
+static __thread uint64_t in_vain __attribute__((tls_model("initial-exec")));
 static _Atomic(CUcontext) first_context[DEVICES_MAX]; /* the first context seen on each device */
 
 const struct real_driver *policy_auto_driver(void)
@@ -25,13 +27,22 @@ const struct real_driver *policy_auto_driver(void)
     return conf_get()->free.number == FREE_AUTO ? real_driver_get() : NULL;
 }
 
+static bool is_in_vain(int device)
+{
+    return in_vain >> device % DEVICES_MAX & 1;
+}
+
 /* Wait for what was freed before the device became strict: such frees were ordered on the device only. A thread that
- * comes here meanwhile waits as well. */
+ * comes here meanwhile, or after one that has waited in vain, waits as well. */
 static void strict_wait(int device, bool first, uint64_t limit, const char *why)
 {
-    const bool known = context_wait_frees_until(device, limit);
+    bool late;
+    const bool known = context_wait_frees_until(device, is_in_vain(device) ? now_ns() : limit, &late);
 
-    atomic_store(&quiesced[device], true);
+    if (late)
+        in_vain |= 1ull << device;
+    else
+        atomic_store(&quiesced[device], true);
     if (first && known) {
         trace_event("policy", "\"d\":%d,\"free\":\"strict\",\"why\":\"%s\"", device, why);
         log_write(LOG_INFO, "device %d: frees wait on the host from now on: %s", device, why);
@@ -112,7 +123,7 @@ void policy_frees_wait(bool others)
         return;
     /* This thread's own on any device: work there may have waited for work of this one. */
     (void)context_wait_frees(CONTEXT_ALL, /* others: */ false);
-    if (others && !driver->cuCtxGetDevice(&device) && !policy_is_quiesced(device))
+    if (others && !driver->cuCtxGetDevice(&device) && !policy_is_quiesced(device) && !is_in_vain(device))
         (void)context_wait_frees(device, /* others: */ true);
     policy_pinned_wait();
 }

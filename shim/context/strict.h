@@ -18,7 +18,8 @@
 #include "real/real.h"
 
 /* Make one device, or all of them (POLICY_ALL), strict from now on; waits once for the work before earlier frees: a
- * second at most for other threads', on all devices together. why: a string literal. */
+ * second at most for other threads', on all devices together. If that has not ended by then, other threads wait for it
+ * as well, once each. why: a string literal. */
 #define POLICY_ALL (-1)
 void policy_strict(int device, const char *why);
 /* Wait for the work before frees of pinned memory that did not wait, of which no event is on record: for all work, a

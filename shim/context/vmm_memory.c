@@ -21,6 +21,7 @@
 #include "context/own_stream.h"
 #include "context/vmm_create.h"
 #include "context/vmm_map.h"
+#include "context/wait_context.h"
 #include "lock.h"
 
 static struct lock departures_lock;
@@ -107,7 +108,7 @@ static CUresult event_record(struct context *context, CUevent *ret_event)
         result = driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
     if (!result && (result = driver->cuEventRecord(event, stream)))
         event_keep(context, event);
-    *ret_event = event;
+    *ret_event = result ? NULL : event;
     return result;
 }
 
@@ -124,8 +125,9 @@ static bool put(struct context *context, uint64_t addr, size_t size)
     }
     if (!mapping || nccl_graph_keeps(mapping->captures))
         return true;
+    mapping->event = NULL;
     result = context_enter(context, &visit);
-    if (!result)
+    if (!result && !atomic_load(&context->freeing))
         result = event_record(context, &mapping->event);
     context_leave(context, &visit);
     if (!result) {
@@ -154,6 +156,19 @@ static struct vmm_mapping *departing_take(struct context *context)
     return mapping;
 }
 
+/* Whether all work is over that may use the memory. A segment that was put while a free in the driver would have held
+ * up the record has no event: it gets one after that free, unless all that frees have ordered is over before. */
+static CUresult departing_ask(struct context *context, struct vmm_mapping *mapping)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    if (!mapping->event && order_is_over(context))
+        return CUDA_SUCCESS;
+    if (!mapping->event)
+        result = atomic_load(&context->freeing) ? CUDA_ERROR_NOT_READY : event_record(context, &mapping->event);
+    return result ? result : context_event_ask(context, mapping->event);
+}
+
 CUresult vmm_memory_collect(struct context *context, unsigned int most)
 {
     struct vmm_mapping *mapping;
@@ -161,13 +176,14 @@ CUresult vmm_memory_collect(struct context *context, unsigned int most)
     size_t size;
 
     while ((mapping = departing_take(context))) {
-        result = context_event_ask(context, mapping->event);
+        result = departing_ask(context, mapping);
         if (result) {
             depart(context, mapping, /* again: */ true);
             return result;
         }
         size = mapping->size;
-        event_keep(context, mapping->event);
+        if (mapping->event)
+            event_keep(context, mapping->event);
         unmap(context, mapping);
         atomic_fetch_add(&context->departures.gone, size);
         if (!--most)

@@ -121,8 +121,8 @@ static bool batch_wait(const struct context *context, uint64_t seq, uint64_t lim
     return false;
 }
 
-/* others_limit: for frees of other threads, in nanoseconds of the monotonic clock; 0: they are not waited for. True: it
- * has passed before the work ahead of them ended. */
+/* others_limit: for frees of other threads, in nanoseconds of the monotonic clock; 0: they are not waited for. True:
+ * the limit, or that of a wait for this thread's own, has passed. */
 static bool slots_wait(struct context *context, uint64_t others_limit)
 {
     const struct slot *combiner = &context->slots[SLOT_COMBINER];
@@ -137,17 +137,15 @@ static bool slots_wait(struct context *context, uint64_t others_limit)
         const uint64_t seq = atomic_load(&slot->seq);
         const bool is_own = thread && !(seq & 1) && atomic_load(&slot->user) == thread;
 
-        if (is_own)
-            slot_wait(context, slot, seq, 0);
-        else if (others_limit)
-            late |= slot_wait(context, slot, seq, others_limit);
+        if (is_own || others_limit)
+            late |= slot_wait(context, slot, seq, is_own ? 0 : others_limit);
     }
     if (own) {
         batch_wait(context, own, 0);
         order_batch_own_set(context, 0); /* otherwise the thread would wait again */
     }
     if (!others_limit)
-        return false;
+        return late;
     for (unsigned int i = 0; slot_is_busy(combiner) && now_ns() < others_limit; i++)
         lock_relax(i);
     if (atomic_load(&combiner->done)) /* the last batch covers all earlier ones */
@@ -155,15 +153,16 @@ static bool slots_wait(struct context *context, uint64_t others_limit)
     return late;
 }
 
-bool order_has_ended(struct context *context)
+bool order_is_over(const struct context *context)
 {
-    struct visit visit;
-    bool late = true;
+    CUevent event;
 
-    if (!context_enter(context, &visit) && context->driver->cuEventQuery)
-        late = slots_wait(context, now_ns());
-    context_leave(context, &visit);
-    return !late;
+    for (unsigned int i = 0; i < SLOTS_ALL + SLOTS; i++) {
+        event = atomic_load(i < SLOTS_ALL ? &context->slots[i].event : &context->batches[i - SLOTS_ALL].event);
+        if (event && context_event_ask(context, event) != CUDA_SUCCESS)
+            return false;
+    }
+    return true;
 }
 
 bool order_is_own(const struct context *context)
@@ -178,7 +177,7 @@ bool order_wait_own(struct context *context)
     struct visit visit;
 
     if (!context_enter(context, &visit))
-        slots_wait(context, /* others_limit: */ 0);
+        (void)slots_wait(context, /* others_limit: */ 0);
     context_leave(context, &visit);
     return order_is_own(context);
 }
@@ -195,11 +194,12 @@ static bool has_own(const struct context *context)
     return found;
 }
 
-bool context_wait_frees_until(int device, uint64_t others_limit)
+bool context_wait_frees_until(int device, uint64_t others_limit, bool *ret_late)
 {
     struct visit visit;
     bool any = false;
 
+    *ret_late = false;
     for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
         struct context *context = atomic_load(&contexts.entries[i]);
 
@@ -210,11 +210,13 @@ bool context_wait_frees_until(int device, uint64_t others_limit)
         if (!(others_limit || has_own(context)) || !context_pin_staying_once(context))
             continue;
         /* Entered, so that the queries disturb no capture. */
-        if (!context_enter(context, &visit) && slots_wait(context, others_limit))
-            /* the caller goes on, because that work may wait for this thread */
-            log_once(LOG_WARN,
-                     "the work before another thread's cudaFree has not ended within a second: memory that it "
-                     "uses may be taken or written meanwhile; CUPOOL_FREE=strict makes cudaFree wait");
+        if (!context_enter(context, &visit) && slots_wait(context, others_limit)) {
+            *ret_late = true;
+            if (others_limit) /* the caller goes on, because that work may wait for this thread */
+                log_once(LOG_WARN, "the work before another thread's cudaFree has not ended within a second: memory "
+                                   "that it uses may be taken or written meanwhile; CUPOOL_FREE=strict makes "
+                                   "cudaFree wait");
+        }
         context_leave(context, &visit);
         context_unpin(context);
     }
@@ -223,5 +225,7 @@ bool context_wait_frees_until(int device, uint64_t others_limit)
 
 bool context_wait_frees(int device, bool others)
 {
-    return context_wait_frees_until(device, others ? now_ns() + ORDER_OTHERS_WAIT_NS : 0);
+    bool late;
+
+    return context_wait_frees_until(device, others ? now_ns() + ORDER_OTHERS_WAIT_NS : 0, &late);
 }

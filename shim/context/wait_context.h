@@ -20,13 +20,14 @@ struct context;
  * ASK_NS at least. False: the work has not ended, a stream captures for a second or until limit, or the driver lacks
  * the calls. */
 bool order_wait_until(struct context *context, uint64_t limit);
+/* True: all work before the frees that have been ordered so far is over. Asks the driver, in a context that has been
+ * entered, by the events of those frees alone: it records none. */
+bool order_is_over(const struct context *context);
 /* True: no other thread has ordered a free since this thread's last one. */
 bool order_is_own(const struct context *context);
 /* Wait on the host for the work before this thread's last free, as that free natively would have. True: order_is_own,
  * so all work that our own stream waits for has ended, too. */
 bool order_wait_own(struct context *context);
-/* True: the work before all frees that threads have ordered has ended, as far as can be asked without a wait. */
-bool order_has_ended(struct context *context);
 
 /*
  * Wait on the host for the work before those frees in a device's contexts that did not wait themselves. For this
@@ -38,7 +39,7 @@ bool order_has_ended(struct context *context);
  */
 bool context_wait_frees(int device, bool others);
 /* For other threads' frees until this moment, in nanoseconds of the monotonic clock, where several devices have one
- * limit. A device that comes after it is asked once. */
-bool context_wait_frees_until(int device, uint64_t others_limit);
+ * limit. A device that comes after it is asked once. *ret_late: some of that work had not ended by then. */
+bool context_wait_frees_until(int device, uint64_t others_limit, bool *ret_late);
 
 #endif

@@ -178,7 +178,7 @@ static CUresult stream_ask(const struct real_driver *driver, CUstream stream)
     return result && result != CUDA_ERROR_NOT_READY ? driver->cuStreamQuery(stream) : result;
 }
 
-CUresult context_wait_foreign(const struct context *context, CUstream stream)
+CUresult context_wait_foreign(const struct context *context, CUstream stream, bool *ret_is_own)
 {
     const struct real_driver *driver = context->driver;
     CUstreamCaptureMode mode;
@@ -191,6 +191,7 @@ CUresult context_wait_foreign(const struct context *context, CUstream stream)
         result = driver->cuCtxGetCurrent(&handle);
     else
         result = context_of_stream(driver, stream, &handle);
+    *ret_is_own = !result && stream != CU_STREAM_PER_THREAD && handle == context_handle(context);
     if (result || !is_foreign(context, stream, handle) || !driver->cuStreamQuery)
         return result == CUDA_ERROR_INVALID_HANDLE ? result : CUDA_SUCCESS;
     relaxed = capture_mode_relax(driver, &mode);

@@ -7,6 +7,7 @@
  */
 #include "context/capture_gate.h"
 #include "context/context_end.h"
+#include "context/device.h"
 #include "context/enter.h"
 #include "context/facts.h"
 #include "context/registry.h"
@@ -144,9 +145,12 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 
 static CUresult destroy(enum real_symbol symbol, CUcontext handle)
 {
-    const struct going going = leaving(handle);
+    struct going going;
     CUresult result;
 
+    if (!process_is_passive())
+        context_give_back(handle);
+    going = leaving(handle);
     vmm_kept_context_ends();
     result = after_leaving(&going, ((__typeof__(&cuCtxDestroy))real_find(symbol))(handle));
     if (!result)

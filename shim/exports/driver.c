@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * driver.c - the exported functions of the driver API for memory and for time, and those of all RETRY and WAITS rows of
+ * driver.c - the exported functions of the driver API for memory and for time, and those of all RETRY rows of
  * hooks/driver.def. serve/ makes the decisions; this file translates them into the driver's errors.
  *
- * Not here: watch.c, capture_calls.c, context_calls.c, pointers.c, profiler.c, vmm.c and get_proc_address.c have the
- * others of the driver.
+ * Not here: watch.c, waits.c, capture_calls.c, context_calls.c, pointers.c, profiler.c, vmm.c and get_proc_address.c
+ * have the others of the driver.
  *
  * Locking: none.
  */
@@ -78,28 +78,8 @@ static inline size_t lines(size_t width, size_t height)
     return __builtin_mul_overflow(width, height, &size) ? SIZE_MAX : size;
 }
 
-/* The contexts whose work the WAITS rows wait for. */
-static inline struct context *memory_at(const void *ptr)
-{
-    return driver_free_begin((uintptr_t)ptr);
-}
-
-static inline struct context *current(void)
-{
-    return driver_free_begin_current();
-}
-
 #define RUNTIME(symbol, parameters)
 #define DRIVER(symbol, parameters)
-#define WAITS(symbol, parameters, arguments, of)                                                                       \
-    EXPORT CUresult symbol parameters                                                                                  \
-    {                                                                                                                  \
-        struct context *const context = of;                                                                            \
-        const CUresult result = real_next(symbol) arguments; /* NOLINT(bugprone-macro-parentheses): a list */          \
-                                                                                                                       \
-        driver_free_end(context);                                                                                      \
-        return result;                                                                                                 \
-    }
 #define RETRY(symbol, parameters, arguments) RETRY_MEMORY(symbol, parameters, arguments, KINDS, 0, 0)
 #define RETRY_MEMORY(symbol, parameters, arguments, kind, size, least)                                                 \
     EXPORT CUresult symbol parameters                                                                                  \

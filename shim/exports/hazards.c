@@ -169,8 +169,7 @@ void hazard_freed_end(CUcontext handle)
 
 void hazard_stream_gone(CUstream stream)
 {
-    if (conf_get()->free.number == FREE_AUTO)
-        context_policy_each(policy_host_work_stream_gone, stream);
+    context_stream_gone(stream);
 }
 
 static void memory_goes(void)

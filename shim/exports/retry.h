@@ -33,11 +33,15 @@ extern __thread struct retry_later {
     bool on, refused;
 } retry_later __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
+/* So often a call of known size is made again although the driver has too little free with all that goes back. */
+#define RETRY_HOPES 8
+
 struct retry {
     size_t wanted;             /* the bytes that the call takes, or less; 0: not known */
     size_t enough;             /* the bytes of other processes with which it succeeds; 0: not known */
     unsigned int arrivals;     /* serve_arrivals() before the call was made last */
     uint64_t limit;            /* the time until which this process's pools give back; 0: none has */
+    unsigned int tries;        /* so often it was refused */
     bool elsewhere;            /* it may be memory of another device */
     bool went;                 /* all devices have given back, once at least */
     struct pool_asking asking; /* of other processes; over if the pool's request that this call stands for has asked */
@@ -66,14 +70,22 @@ static inline bool retry_may(CUresult result)
     return !retry_later.on;
 }
 
-/* True if this process's pools may be asked to give back: the time has not passed. */
+/* The call was refused. True if this process's pools may be asked to give back: the time has not passed. */
 static inline bool retry_lasts(struct retry *retry)
 {
     const uint64_t now = now_ns();
 
+    retry->tries++;
     if (!retry->limit)
         retry->limit = now + ARRIVALS_OTHERS_NS;
     return now < retry->limit;
+}
+
+/* True: the driver's figure of free memory may say that it is hopeless. Not for requests of streams: a pool of the
+ * driver's keeps what it has gathered for one that it then refuses. */
+static inline bool retry_is_often(const struct retry *retry)
+{
+    return retry->tries > RETRY_HOPES && !retry->elsewhere;
 }
 
 /* True: make the call again. */
@@ -85,7 +97,7 @@ static inline bool retry_again(struct retry *retry, CUresult result)
         return false;
     lasts = retry_lasts(retry);
     if (lasts)
-        gave = serve_give_back(retry->arrivals, retry->wanted);
+        gave = serve_give_back(retry->arrivals, retry->wanted, retry_is_often(retry));
     if (!gave && retry->elsewhere && (lasts || !retry->went)) {
         gave = serve_give_back_anywhere(retry->wanted);
         retry->went = true;
@@ -109,7 +121,7 @@ static inline bool retry_again_on_device(struct retry *retry, CUresult result, C
     if (process_is_inside() || !retry_may(result))
         return false;
     if (retry_lasts(retry)) {
-        gave = serve_give_back_on(device, retry->arrivals, retry->wanted);
+        gave = serve_give_back_on(device, retry->arrivals, retry->wanted, retry_is_often(retry));
         retry->arrivals = serve_arrivals();
     }
     return gave || serve_ask_on(device, retry->wanted, &retry->asking);

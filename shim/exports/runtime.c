@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * runtime.c - the exported functions of the runtime API, one for each row of hooks/runtime.def; those that begin or end
- * a capture are in capture_calls.c. serve/ makes the decisions; this file translates them into the runtime's errors.
+ * a capture are in capture_calls.c, the RUNTIME_WAITS rows in waits.c, cudaMallocHost and cudaHostAlloc in
+ * pinned_calls.c. serve/ makes the decisions; this file translates them into the runtime's errors.
  *
  * The real functions make the errors, so that the code and the last error are theirs: freeing the address 1 fails
  * harmlessly, and asking for free memory returns an error only if the context has one.

@@ -19,7 +19,6 @@
 #include "base/conf.h"
 #include "base/process.h"
 #include "clock.h"
-#include "context/device.h"
 #include "context/device_free.h"
 #include "context/nccl_memory.h"
 #include "context/vmm_kept.h"
@@ -116,24 +115,6 @@ static size_t device_bytes(size_t size, const CUmemAllocationProp *properties)
     return properties && hazard_location_device(&properties->location) >= 0 ? size : 0;
 }
 
-static bool first_time(bool *done)
-{
-    const bool first = !*done;
-
-    *done = true;
-    return first;
-}
-
-/* True, once: make the call again, since kept memory of that device has gone back, by this thread or since the
- * first call by another one. */
-static bool kept_again(bool *done, const struct retry *retry, CUresult result, const CUmemAllocationProp *properties)
-{
-    return result == CUDA_ERROR_OUT_OF_MEMORY && vmm_kept_existing() && first_time(done) && properties &&
-           hazard_location_device(&properties->location) >= 0 &&
-           (process_is_inside() || device_may_fit(hazard_location_device(&properties->location), retry->wanted)) &&
-           (vmm_kept_trim(hazard_location_device(&properties->location)) || serve_arrivals() != retry->arrivals);
-}
-
 /* True: make the call again, since the device that lacks memory has some now. It need not be the current one. */
 static bool create_again(struct retry *retry, CUresult result, const CUmemAllocationProp *properties)
 {
@@ -148,7 +129,6 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
 {
     struct vmm_cache *cache = cache_for(CALLER);
     struct retry retry = retry_begin();
-    bool gave_kept = false;
     struct vmm_key key;
     struct call call;
     CUresult result;
@@ -166,7 +146,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     call = pin_begin();
     do
         result = real_next(cuMemCreate)(handle, size, properties, flags);
-    while (kept_again(&gave_kept, &retry, result, properties) || create_again(&retry, result, properties));
+    while (create_again(&retry, result, properties));
     if (!result && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
         device_free_taken(size);
     if (!result && cache)

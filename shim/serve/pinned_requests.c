@@ -118,14 +118,14 @@ void serve_host_failed_begin(uint64_t addr, struct serve_failed *ret_failed)
         return;
     ret_failed->context = context;
     (void)context_enter(context, &ret_failed->visit);
+    /* See serve_failed_begin. */
+    context_unpin(context);
 }
 
 void serve_host_failed_end(struct serve_failed *failed)
 {
-    if (!failed->context)
-        return;
-    context_leave(failed->context, &failed->visit);
-    context_unpin(failed->context);
+    if (failed->context)
+        context_leave(failed->context, &failed->visit);
 }
 
 bool serve_host_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size)

@@ -24,19 +24,26 @@ static bool never_fits(int device, size_t wanted)
     return wanted && !device_may_fit(device, wanted);
 }
 
-/* As never_fits, on the current device. */
-static bool never_fits_here(size_t wanted)
+/* Giving back does not help. often: it has not, several times; then the driver's figure decides. It alone does not,
+ * because the driver also takes back managed memory, which it does not call free. */
+static bool is_hopeless(int device, size_t wanted, bool often)
+{
+    return never_fits(device, wanted) || (often && wanted && !device_has(device, wanted));
+}
+
+/* As is_hopeless, on the current device. */
+static bool is_hopeless_here(size_t wanted, bool often)
 {
     const struct real_driver *driver = wanted ? real_driver_get() : NULL;
     CUdevice device;
 
-    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && never_fits(device, wanted);
+    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && is_hopeless(device, wanted, often);
 }
 
-bool serve_give_back(unsigned int before, size_t wanted)
+bool serve_give_back(unsigned int before, size_t wanted, bool often)
 {
     /* Also inside a bypass: giving memory back never comes through our hooks. */
-    return process_has_begun() && !never_fits_here(wanted) && context_trim(before);
+    return process_has_begun() && !is_hopeless_here(wanted, often) && context_trim(before);
 }
 
 /* The exit handlers of the program run after those of CUDA, where the driver has been deinitialised. */
@@ -48,9 +55,9 @@ static bool driver_answers(void)
     return driver && driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS;
 }
 
-bool serve_give_back_on(int device, unsigned int before, size_t wanted)
+bool serve_give_back_on(int device, unsigned int before, size_t wanted, bool often)
 {
-    return driver_answers() && !never_fits(device, wanted) && context_trim_on(device, before);
+    return driver_answers() && !is_hopeless(device, wanted, often) && context_trim_on(device, before);
 }
 
 static bool give_back_anywhere(unsigned int before, size_t wanted)
@@ -58,9 +65,9 @@ static bool give_back_anywhere(unsigned int before, size_t wanted)
     bool any = false;
 
     if (!wanted)
-        return serve_give_back_on(CONTEXT_ALL, before, wanted);
+        return serve_give_back_on(CONTEXT_ALL, before, wanted, /* often: */ false);
     for (int i = 0; i < DEVICES_MAX && device_exists(i); i++)
-        any |= serve_give_back_on(i, before, wanted);
+        any |= serve_give_back_on(i, before, wanted, /* often: */ false);
     return any;
 }
 

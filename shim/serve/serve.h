@@ -81,13 +81,13 @@ extern __thread bool serve_had_context __attribute__((tls_model("initial-exec"),
 void serve_context_ended(void);
 
 /* For a call that is not pooled and that the driver refused for lack of memory; `before` is serve_arrivals() before the
- * call, which was for so many bytes or more (0: not known). True if the call may succeed now. Nothing goes back for a
- * call that would not succeed with all idle memory. */
+ * call, which was for so many bytes or more (0: not known). often: it has been refused several times. True if the call
+ * may succeed now. Nothing goes back for a call that would not succeed with all idle memory. */
 unsigned int serve_arrivals(void);
-bool serve_give_back(unsigned int before, size_t wanted);
+bool serve_give_back(unsigned int before, size_t wanted, bool often);
 /* As serve_give_back, which is for the current device; for this device, or for every one and since now. They need no
  * current context. */
-bool serve_give_back_on(int device, unsigned int before, size_t wanted);
+bool serve_give_back_on(int device, unsigned int before, size_t wanted, bool often);
 bool serve_give_back_anywhere(size_t wanted);
 /* As serve_give_back, of other processes on the current device, until they have given `enough` bytes back (0: all are
  * asked); or of all processes on this device. For how often, see neighbours_ask. */

@@ -107,6 +107,31 @@ BT_TEST(idle)
     return 0;
 }
 
+/* cudaFreeAsync of cudaMalloc's memory: one block at a time is used again, many go back. */
+BT_TEST(freed_async)
+{
+    const size_t n = 8 * BT_MIB;
+    cudaStream_t stream;
+    void *p[40];
+
+    OK(cudaStreamCreate(&stream));
+    for (int together = 1; together <= 40; together += 39) {
+        for (int i = 0; i < 40; i += together) {
+            for (int j = 0; j < together; j++) {
+                OK(cudaMalloc(&p[j], n));
+                OK(cudaMemsetAsync(p[j], i, BT_KIB, stream));
+            }
+            for (int j = 0; j < together; j++)
+                OK(cudaFreeAsync(p[j], stream));
+            OK(cudaStreamSynchronize(stream));
+        }
+        CHECK(together > 1 || mostly_free());
+    }
+    OK(cudaStreamDestroy(stream));
+    GIVEN_BACK();
+    return 0;
+}
+
 static bool mostly_free_beside_work(void)
 {
     for (int i = 0; i < 20; i++)

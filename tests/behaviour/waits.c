@@ -257,9 +257,9 @@ static int thing_put(enum thing thing, void *p)
     case REGISTERED:
         return cudaHostUnregister(p);
     case ARRAY:
-        return (int)cuArrayDestroy(p);
+        return cudaFreeArray(p);
     default:
-        return (int)cuMipmappedArrayDestroy(p);
+        return cudaFreeMipmappedArray(p);
     }
 }
 
@@ -357,6 +357,52 @@ BT_ROW(beside_captured_free, beside_driver, &captured)
 BT_ROW(beside_captured_pooled_free, beside_driver, &captured_pooled)
 BT_ROW(first_beside_free, beside_driver, &first)
 
+/* Ends the device's work. */
+static int releasing_main(void *unused)
+{
+    bt_nap(1000000);
+    __atomic_store_n(&release, 1, __ATOMIC_SEQ_CST);
+    return 0;
+}
+
+/* Memory that this thread has freed before is there for a request of a stream, whatever another thread's free in the
+ * driver waits for. With CUPOOL_FREE=relaxed the order of small blocks comes after that work. */
+BT_TEST(freed_beside_free)
+{
+    const char *policy = getenv("CUPOOL_FREE");
+    const bool relaxed = policy && !strcmp(policy, "relaxed");
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *small[8], *p, *q = NULL;
+    struct bt_thread thread, releasing;
+    cudaError_t busy, served;
+    size_t avail, total;
+
+    kernel = driver ? (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel") : NULL;
+    if (!kernel)
+        SKIP("only the simulated GPU has such work");
+    TRY(bt_usable(4096));
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    OK(cudaMemGetInfo(&avail, &total));
+    OK(cudaMalloc(&p, avail / 2));
+    for (int i = 0; i < 8; i++)
+        OK(cudaMalloc(&small[i], 6 * BT_MIB));
+    OK(cudaFree(p));
+    for (int i = 0; i < 8; i++)
+        OK(cudaFree(small[i]));
+    TRY(passing_begin(&thread, &pitched));
+    if (relaxed)
+        TRY(bt_thread_start(&releasing, releasing_main, NULL));
+    served = cudaMallocAsync(&q, avail - 8 * BT_MIB, stream);
+    busy = cudaStreamQuery(NULL);
+    __atomic_store_n(&release, 1, __ATOMIC_SEQ_CST);
+    TRY(bt_thread_join(&thread));
+    EXPECT(served, cudaSuccess);
+    CHECK(relaxed || busy == cudaErrorNotReady);
+    OK(cudaFreeAsync(q, stream));
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaStreamDestroy(stream));
+    return relaxed ? bt_thread_join(&releasing) : 0;
+}
+
 /* --- beside the end of another context --- */
 
 #define END_MS 1500
@@ -424,6 +470,44 @@ static int beside_end(const void *freed)
     CHECK(state == 2 && begun < 900000000);
     return 0;
 }
+
+/* Memory that was freed in the other context is there while that ends, however long that takes. */
+BT_TEST(request_beside_end)
+{
+    static const size_t freed = 160 * BT_MIB;
+    size_t avail, total;
+    struct bt_thread thread;
+    cudaError_t error[2];
+    uint64_t begun;
+    void *ballast, *p;
+    int state;
+
+    if (!bt_driver("simgpu_slow"))
+        SKIP("only the simulated GPU has slow calls");
+    TRY(bt_usable(4096));
+    atomic_store(&ends, 0);
+    TRY(bt_thread_start(&thread, ending_main, (void *)(uintptr_t)&freed));
+    while (!atomic_load(&ends))
+        bt_nap(100);
+    OK(cudaMemGetInfo(&avail, &total));
+    OK(cudaMalloc(&ballast, avail / (2 * BT_MIB) * (2 * BT_MIB) - 200 * BT_MIB));
+    atomic_store(&ends, 2);
+    bt_nap(100000); /* the end has begun */
+    begun = bt_ns();
+    for (int i = 0; i < 2; i++)
+        if (!(error[i] = i ? cudaMallocAsync(&p, freed, NULL) : cudaMalloc(&p, freed)))
+            OK(cudaFree(p));
+    begun = bt_ns() - begun;
+    state = atomic_load(&ends);
+    TRY(bt_thread_join(&thread));
+    (void)cudaGetLastError();
+    OK(cudaFree(ballast));
+    EXPECT(error[0], cudaSuccess);
+    EXPECT(error[1], cudaSuccess);
+    CHECK(state == 2 && begun < 900000000);
+    return 0;
+}
+
 static const size_t none, some = 64 * BT_MIB;
 BT_ROW(beside_an_end, beside_end, &none)
 BT_ROW(beside_an_end_of_freed, beside_end, &some)

@@ -2,9 +2,9 @@
 /*
  * nccl_passes.c - each row of hooks/nccl.def, called by its name: the tables for nccl_lives.c, and the mode passes.
  *
- * The mode passes checks that arguments and results are those of a program without the library. The tables are made
- * from the list, so that a row for which there is no function here does not compile. Arguments are small numbers of no
- * meaning. See nccl_rows.h.
+ * --list prints each row with the modes that test it. The mode passes checks that arguments and results are those of a
+ * program without the library. The tables are made from the list, so that a row for which there is no function here
+ * does not compile. Arguments are small numbers of no meaning. See nccl_rows.h.
  */
 #include "nccl_rows.h"
 
@@ -199,6 +199,32 @@ static void passes(const char *name, ncclResult_t (*call)(ncclComm_t))
             ncclGroupEnd();
     }
     printf("row %s\n", name);
+}
+
+static bool has(const struct use *table, size_t count, const char *name)
+{
+    while (count && strcmp(table[count - 1].name, name) != 0)
+        count--;
+    return count != 0;
+}
+
+void rows_list(void)
+{
+    static const char *const names[] = {
+#define NCCL(symbol, parameters) #symbol,
+#include "hooks.def"
+    };
+
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        bool is_made = false;
+
+        for (size_t j = 0; j < make_count; j++)
+            is_made |= strcmp(makes[j].name, names[i]) == 0;
+        printf("%s: passes%s%s%s%s%s\n", names[i],
+               has(operations, COUNT_OF(operations), names[i]) ? "; extents; kinds" : "", is_made ? "; made" : "",
+               has(uses, use_count, names[i]) ? "; used" : "", has(ends, end_count, names[i]) ? "; ends" : "",
+               has(others, COUNT_OF(others), names[i]) ? "; rest" : "");
+    }
 }
 
 void rows_pass(void)

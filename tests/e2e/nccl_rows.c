@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl_rows.c - every operation of hooks/nccl.def, with buffers at the very end of registered memory: nccl_rows MODE.
+ * nccl_rows.c - every operation of hooks/nccl.def, with buffers at the very end of registered memory: nccl_rows MODE;
+ * nccl_rows --list prints the modes that test each row of the list.
  *
  * The mode extents asks: does the library take a buffer for one that lies in registered memory if and only if all bytes
  * that the operation touches do? The mode kinds asks: does it know which operations are point-to-point? The right
@@ -447,6 +448,10 @@ int main(int argc, char **argv)
 {
     void *first;
 
+    if (argc == 2 && strcmp(argv[1], "--list") == 0) {
+        rows_list();
+        return 0;
+    }
     /* The first request makes the context, and starts the thread that writes statistics. */
     if (argc != 2 || cudaMalloc(&first, 4096))
         FAIL("usage: nccl_rows MODE");

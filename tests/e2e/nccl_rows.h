@@ -83,6 +83,8 @@ void lives_rest(void);
 void lives_nested(void);
 void lives_incapable(void);
 void rows_pass(void);
+/* Prints each row, and the modes that test it. */
+void rows_list(void);
 
 /* Of which a new communicator comes. */
 static inline bool makes_one(const char *name)

@@ -15,6 +15,14 @@ NCCL_LIB = LIB.with_name("libcupool-nccl.so")
 ROWS = re.findall(r"^NCCL\w*\((nccl\w+),", (SOURCE / "shim" / "hooks" / "nccl.def").read_text(), re.M)
 
 
+def rows_listed() -> "dict[str, list[str]]":
+    """The tests of each row, by its name."""
+    tests = {"passes": "test_arguments_and_results", "rest": "test_groups_and_memory"}
+    out = subprocess.run([BIN / "nccl_rows", "--list"], env={**os.environ, "LD_LIBRARY_PATH": f"{BIN}:{SIM}"}, stdout=subprocess.PIPE, text=True,
+                         timeout=TIMEOUT, check=True).stdout
+    return {name: [tests.get(mode, f"test_{mode}") for mode in modes.split("; ")] for name, modes in re.findall(r"^(\w+): (.+)$", out, re.M)}
+
+
 class Rows(Case):
     def rows(self, mode: str, register: str = "1", preload: "str | None" = str(NCCL_LIB), double: Path = BIN) -> "tuple[str, list[Trace]]":
         """The program's stdout, with the library's messages, and its trace. It reads the library's stderr itself,
@@ -35,6 +43,16 @@ class Rows(Case):
     def test_the_list_was_read(self) -> None:
         self.assertGreaterEqual(len(ROWS), 40)
         self.assertIn("ncclReduceScatter", ROWS)
+
+    def test_each_row_has_tests(self) -> None:
+        """Of its arguments, and of what it does."""
+        listed = rows_listed()
+        self.assertEqual(list(listed), ROWS)
+        for name, tests in listed.items():
+            with self.subTest(name):
+                self.assertGreaterEqual(len(tests), 2)
+                for test in tests:
+                    self.assertTrue(hasattr(self, test), test)
 
     def test_arguments_and_results(self) -> None:
         """Of every row; with registration and without, and with the double alone."""

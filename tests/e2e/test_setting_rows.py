@@ -64,6 +64,11 @@ EFFECTS: "dict[str, dict[str, Any]]" = {
 }
 
 
+def rows_listed() -> "dict[str, list[str]]":
+    """The tests of each row, by its name."""
+    return {f"CUPOOL_{name}": [f"see_{name} {value or 'empty'}" for value in values] + [f"see_{name} unset"] for name, values in EFFECTS.items()}
+
+
 class Effects(Case):
     def used(self, *words: Word, kind: str = "shared", **env: str) -> "tuple[Done, Trace]":
         done = self.go(app(kind), *(words or ("churn:60:100000",)), **env)

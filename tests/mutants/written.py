@@ -26,7 +26,8 @@ class Sources:
         self.texts = {file: (top / file).read_text() for file in tokens.sources(top)}
 
     def places(self, texts: "dict[str, str]", edit: "tuple[str, ...]") -> "list[tuple[str, int, int]]":
-        found = [(file, match.start(), match.end()) for file, text in texts.items() for match in pattern(edit[0]).finditer(text)]
+        words = pattern(edit[0])
+        found = [(file, match.start(), match.end()) for file, text in texts.items() for match in words.finditer(text)]
         if len(edit) > 2:
             inside = {file: [f for f in tokens.functions(tokens.read(texts[file])) if f.name == edit[2]] for file, _, _ in found}
             found = [(file, start, end) for file, start, end in found if any(f.start <= start < f.end for f in inside[file])]

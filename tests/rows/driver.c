@@ -348,6 +348,7 @@ const struct effect effects[] = {
     {"frees-pinned", effect_frees_pinned, false, NULL},
     {"frees-later", effect_frees_later, false, NULL},
     {"counts-idle", effect_counts_idle, false, NULL},
+    {"waits", effect_waits, false, NULL},
     {"closes", effect_closes, false, NULL},
     {"opens", effect_opens, false, NULL},
     {"ends-context", effect_ends_context, true, NULL},

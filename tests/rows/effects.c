@@ -252,6 +252,41 @@ int effect_counts_idle(const struct expectation *e)
     return 0;
 }
 
+static struct {
+    const struct row *info;
+    int error;
+    bool asked;
+} question;
+
+/* The free memory is asked about, and with it whether the work before a deferred free is over. */
+static void question_ask(void)
+{
+    const unsigned long recorded = simgpu_count("cuCtxRecordEvent");
+
+    question.error = row_call(question.info);
+    question.asked = simgpu_count("cuCtxRecordEvent") != recorded;
+}
+
+/* Not inside of the driver's call, whose symbol is the setting; the row's own is one of the driver. */
+int effect_waits(const struct expectation *e)
+{
+    question.info = row_like(e->row, "cuMemGetInfo_v2", "cudaMemGetInfo");
+    given.ptr = memory_take(1000);
+    CHECK(given.ptr);
+    OK(row_call(row_like(e->row, "cuMemFreeAsync", "cudaFreeAsync")));
+    given_reset();
+    question.error = -1;
+    simgpu_before(*e->settings ? e->settings : e->row->symbol, question_ask);
+    (void)row_call(e->row); /* some refuse what is given */
+    simgpu_before("", NULL);
+    OK(question.error);
+    CHECK(!question.asked);
+    question_ask();
+    OK(question.error);
+    CHECK(question.asked);
+    return 0;
+}
+
 int effect_ipc(const struct expectation *e)
 {
     /* A block has a ticket, if processes can open it: by a hook of the driver. */
@@ -395,6 +430,7 @@ int effect_ends_context(const struct expectation *e)
         OK(row_call(e->row));
         TRY(pool_is_there());
     }
+    CHECK(memory_take(1000)); /* idle memory may go before */
     OK(row_call(e->row));
     CHECK(trace_has("segment_free", "\"why\":\"context\"", ""));
     return 0;

@@ -55,6 +55,7 @@ int effect_pinned(const struct expectation *e);
 int effect_frees_pinned(const struct expectation *e);
 int effect_frees_later(const struct expectation *e);
 int effect_counts_idle(const struct expectation *e);
+int effect_waits(const struct expectation *e);
 int effect_ipc(const struct expectation *e);
 int effect_transfer(const struct expectation *e);
 int effect_closes(const struct expectation *e);

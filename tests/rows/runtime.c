@@ -55,6 +55,7 @@ const struct effect effects[] = {
     {"pinned", effect_pinned, false, NULL},
     {"frees-later", effect_frees_later, false, NULL},
     {"counts-idle", effect_counts_idle, false, NULL},
+    {"waits", effect_waits, false, NULL},
     {"ipc", effect_ipc, true, NULL},
     {"transfer", effect_transfer, true, NULL},
     {"closes", effect_closes, false, NULL},

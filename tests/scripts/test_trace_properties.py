@@ -17,13 +17,14 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "scripts"))
+sys.path.append(str(HERE.parents[1] / ".deps" / "hypothesis"))
 from cupool_trace import reader  # noqa: E402
 
 try:
     from hypothesis import given, settings
     from hypothesis import strategies as st
 except ImportError:
-    print("no hypothesis here (python3-hypothesis)")
+    print("no hypothesis here (scripts/setup --lint)")
     sys.exit(77)
 
 HEADER = (HERE / "traces" / "allocs.jsonl").read_bytes().splitlines()[0]

@@ -66,7 +66,8 @@ cudaError_t cudaGetDriverEntryPoint_ptsz(const char *symbol, void **fn, unsigned
     F(cuMemAllocHost, cuMemAllocHost_v2, 3020) F(cuMemFreeHost, cuMemFreeHost, 2000) \
     F(cuMemHostAlloc, cuMemHostAlloc, 2020) F(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, 3020) \
     F(cuMemHostGetFlags, cuMemHostGetFlags, 2030) F(cuMemHostRegister, cuMemHostRegister_v2, 6050) \
-    F(cuMemHostUnregister, cuMemHostUnregister, 4000) F(cuMemAllocManaged, cuMemAllocManaged, 6000) \
+    F(cuMemHostUnregister, cuMemHostUnregister, 4000) F(cuArrayDestroy, cuArrayDestroy, 2000) \
+    F(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, 5000) F(cuMemAllocManaged, cuMemAllocManaged, 6000) \
     F(cuPointerGetAttributes, cuPointerGetAttributes, 7000) F(cuIpcGetMemHandle, cuIpcGetMemHandle, 4010) \
     F(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2, 11000) F(cuIpcCloseMemHandle, cuIpcCloseMemHandle, 4010) \
     F(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020) F(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020) \

@@ -95,6 +95,8 @@ RT_FN(cudaHostAlloc, (void **ret, size_t size, unsigned int flags), host_alloc(r
 RT_FN(cudaFreeHost, (void *p), rt_drv.cuMemFreeHost(p))
 RT_FN(cudaHostRegister, (void *p, size_t size, unsigned int flags), rt_drv.cuMemHostRegister(p, size, flags))
 RT_FN(cudaHostUnregister, (void *p), rt_drv.cuMemHostUnregister(p))
+RT_FN(cudaFreeArray, (cudaArray_t array), rt_drv.cuArrayDestroy((CUarray)array))
+RT_FN(cudaFreeMipmappedArray, (cudaMipmappedArray_t array), rt_drv.cuMipmappedArrayDestroy((CUmipmappedArray)array))
 
 static CUresult host_pointer(void **ret, void *p, unsigned flags)
 {

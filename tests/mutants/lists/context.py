@@ -245,7 +245,7 @@ MUTANTS = [
     Mutant("a stream that could not be queried counts as waited for", ["shim_segments"], [
         ("if (!any && patience && now_ns() >= limit)", "if (!any && patience)")]),
     Mutant("another thread's wait in vain shortens one's own", ["shim_segments"], [
-        ("&context->gave_up[is_own];", "&context->gave_up[0];")]),
+        ("again = atomic_load(&context->gave_up[is_own])", "again = atomic_load(&context->gave_up[0])")]),
     Mutant("idle memory does not go back beside a capture", ["oom static preloaded / beside_capture"], [
         ("return context_defers(context) && !context_events.registers() &&", "return false && !context_events.registers() &&")]),
 
@@ -351,7 +351,7 @@ MUTANTS = [
 
     # --- virtual memory ---
     Mutant("vmm: a segment goes under work that uses it", ["shim_vmm_memory", "order static vmm at_once"], [
-        ("result = context_event_ask(context, mapping->event);", "result = CUDA_SUCCESS;")]),
+        ("result = departing_ask(context, mapping);", "result = CUDA_SUCCESS; (void)departing_ask;")]),
     Mutant("vmm: where no event can be recorded, memory goes at once", ["shim_vmm_memory"], [
         ("if (order_wait(context)) log_once(LOG_WARN, \"%zu bytes at %#llx cannot be waited for, and go", "if (false) log_once(LOG_WARN, \"%zu bytes at %#llx cannot be waited for, and go")]),
     Mutant("vmm: the memory of a context that has ended stays", ["shim_vmm_memory", "vmm / Whose.test_it_goes_at_the_end_of_its_context"], [

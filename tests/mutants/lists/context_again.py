@@ -21,7 +21,7 @@ MUTANTS = [
     Mutant("work that the driver could not be asked about counts as over", ["shim_frees"], [
         ("return result && result != CUDA_ERROR_NOT_READY ? context->driver->cuEventQuery(event) : result;", "return result;")]),
     Mutant("virtual memory that the driver could not be asked about is not waited for", ["shim_vmm_memory"], [
-        ("result = context_event_ask(context, mapping->event);", "result = context->driver->cuEventQuery(mapping->event);")]),
+        ("return result ? result : context_event_ask(context, mapping->event);", "return result ? result : context->driver->cuEventQuery(mapping->event);")]),
     Mutant("memory goes back through a stream at the first attempt or never more", ["shim_segments"], [
         ("if (result && !order_is_sticky(result)) result = driver->cuMemFreeAsync(addr, stream);", "")]),
     Mutant("a device whose pools could not be asked about at once has none", ["shim_segments"], [
@@ -94,4 +94,15 @@ MUTANTS = [
         ("return outcome.asked;", "return given;")]),
     Mutant("neighbours: the request is made again where there are none", ["shim_retry_often"], [
         ("return outcome.asked;", "return true;")]),
+    Mutant("out of memory: what the pools hold for nobody does not count", ["shim_retry_often"], [
+        ("size <= free + unused;", "size <= free;")]),
+    Mutant("out of memory: a driver that does not say what is free has nothing", ["shim_retry_often"], [
+        ("!driver_free(device, &free) || size", "(!driver_free(device, &free) && (free = 0)) || size")]),
+    Mutant("order: a thread's free of the batch after many has nothing to wait for", ["shim_frees"], [
+        ("return now - ((now - seq) & BATCH_SEQ_MASK);", "return seq + 0 * now;")]),
+    Mutant("order: many batches make a thread's number another one", ["shim_frees"], [
+        ("<< BATCH_SEQ_BITS | (seq & BATCH_SEQ_MASK)", "<< BATCH_SEQ_BITS | seq")]),
+    Mutant("memory that is filled beside a capture is missing until that ends", ["oom static filled"], [
+        ("const CUresult result = order_behind_stream(context, slot);",
+         "const CUresult result = capture_active() ? CUDA_ERROR_NOT_READY : order_behind_stream(context, slot);")]),
 ]

@@ -16,9 +16,24 @@ MUTANTS = [
         ("for (unsigned int i = 0; seq & 1 && atomic_load(&ask->seq) == seq && now_ns() < limit; i++) lock_relax(i);", "(void)limit;")]),
     Mutant("a refused request of a stream orders deferred blocks beside a free in the driver",
            scenes("beside_pitched_free", "beside_pinned_free"), [
-        ("if (!atomic_load(&context->freeing)) return pool_trim(context->pool,", "return pool_trim(context->pool,")]),
-    Mutant("a refused request of a stream gives virtual memory back beside a free in the driver", ["waits static vmm first"], [
-        ("pool_kind_get(context->pool) == BACKEND_VMM ? 0 : pool_yield(context->pool,", "pool_yield(context->pool,")]),
+        ("if (!atomic_load(&context->freeing)) return pool_give(context->pool,", "return pool_give(context->pool,")]),
+    Mutant("virtual memory that goes back beside a free in the driver gets an event", ["shim_vmm_shared", "waits static vmm / freed_beside_free"], [
+        ("if (!result && !atomic_load(&context->freeing)) result = event_record(context, &mapping->event);",
+         "if (!result) result = event_record(context, &mapping->event);")]),
+    Mutant("virtual memory goes back beside a free in the driver while it is used", ["shim_vmm_shared"], [
+        ("if (!mapping->event && order_is_over(context)) return CUDA_SUCCESS;", "if (!mapping->event) return CUDA_SUCCESS;")]),
+    Mutant("virtual memory waits for a free in the driver", ["waits static vmm / freed_beside_free"], [
+        ("if (!mapping->event && order_is_over(context)) return CUDA_SUCCESS;", "")]),
+    Mutant("an order by a combiner counts as over", ["shim_vmm_shared"], [
+        ("i < SLOTS_ALL + SLOTS; i++) { event =", "i < SLOTS_ALL; i++) { event =")]),
+    Mutant("deferred blocks are not there beside a free in the driver", ["waits static relaxed / freed_beside_free"], [
+        ("deferred = bytes ? POOL_DEFERRED_NONE : pool_deferred_by(context->pool);", "deferred = POOL_DEFERRED_NONE;")]),
+    Mutant("what cudaFreeAsync has freed is waited for beside a free in the driver", ["deferred", *scenes("beside_pitched_free")], [
+        ("if (atomic_load_explicit(&pool->shown.later, memory_order_relaxed)) return POOL_DEFERRED_NONE;", "")]),
+    Mutant("others' deferred blocks are waited for as one's own", ["deferred"], [
+        ("others |= magazine->deferred && magazine->deferred_by != &magazine_index;", "")]),
+    Mutant("a request waits as long again for a free in the driver", ["shim_driver_free"], [
+        ("return again && patience > ARRIVALS_AGAIN_NS ?", "return again && false ?")]),
     Mutant("nothing is asked any more after a free in the driver", ["shim_driver_free"], [
         ("if (context) pin_uncount(&context->freeing);", "")]),
     Mutant("nothing is asked any more after a thread was cancelled in a free in the driver", ["shim_driver_free"], [
@@ -42,8 +57,10 @@ MUTANTS = [
         ("return driver_free_begin_current();", "return NULL;")]),
     Mutant("memory that is registered no more does not count", scenes("beside_unregistering"), [
         ("return driver_free_begin((uintptr_t)ptr);", "return NULL;")]),
-    Mutant("with CUPOOL_HOOK=runtime no free counts", ["waits shared runtime"], [
+    Mutant("with CUPOOL_HOOK=runtime no free counts", ["waits shared runtime pitched_free"], [
         ("context = process_hooks_driver() ? NULL : driver_free_begin((CUdeviceptr)ptr);", "context = NULL;")]),
+    Mutant("with CUPOOL_HOOK=runtime other calls that wait in the driver do not count", ["waits shared runtime pinned_free"], [
+        ("process_hooks_driver() ? NULL : (of)", "NULL")]),
     Mutant("the memory of another process that is closed does not count", ["sweep_exports"], [
         ("context = driver_free_begin(ptr); result = real_next(cuIpcCloseMemHandle)(ptr);",
          "context = NULL; result = real_next(cuIpcCloseMemHandle)(ptr);")]),

@@ -19,6 +19,12 @@ MUTANTS = [
         ("thread && !found && i < SLOTS", "thread && !found && i < 0", "has_own")]),
     Mutant("strict: each device has a second of its own", ["shim_strict"], [
         ("limit = limit ? limit : now_ns() + ORDER_OTHERS_WAIT_NS;", "limit = now_ns() + ORDER_OTHERS_WAIT_NS;")]),
+    Mutant("strict: work that a thread has waited for in vain is over for all", ["shim_strict"], [
+        ("if (late) in_vain |= 1ull << device; else atomic_store(", "(void)in_vain; atomic_store(")]),
+    Mutant("strict: a thread waits for that work again and again", ["shim_strict"], [
+        ("is_in_vain(device) ? now_ns() : limit", "limit")]),
+    Mutant("an object goes: a thread waits again for work that it has waited for in vain", ["shim_strict"], [
+        ("!policy_is_quiesced(device) && !is_in_vain(device)", "!policy_is_quiesced(device)")]),
     Mutant("an address of a context that has ended is the pool's", ["shim_lookup"], [
         ("if (atomic_load(&context->ending) || (is_decided_on", "if ((is_decided_on", "context_pool_at")]),
     Mutant("an address that the driver gives away before a context has ended is the pool's", ["shim_lookup"], [
@@ -55,6 +61,10 @@ MUTANTS = [
          "pin_pool")]),
     Mutant("a refused request waits for the end of a context that holds no idle memory", ["shim_memory"], [
         ("gives = natively_free(context, &used) != 0;", "gives = true; (void)natively_free; (void)used;")]),
+    Mutant("a context that is destroyed gives nothing back before", ["waits static preloaded / request_beside_end"], [
+        ("pool_yield(context->pool, \"end\");", "")]),
+    Mutant("what a context gives back before it is destroyed has not arrived", ["waits static vmm / request_beside_end"], [
+        ("arrivals_collect(context, END_COLLECT_NS);", "")]),
     Mutant("contexts that may be ending are waited for again and again", ["shim_memory"], [
         ("if (gives && context_pin_staying_once(context))", "if (gives && context_pin_staying(context))")]),
     Mutant("a thread that has given back a reference which was not the last one asks the driver anew", ["shim_ending"], [

@@ -9,9 +9,14 @@ MUTANTS = [
         ("(context = context_next_staying(&i, CONTEXT_ALL)); context_unpin(context)) (void)order_wait_until",
          "(context = context_next(&i, CONTEXT_ALL)); context_unpin(context)) (void)order_wait_until")]),
     Mutant("pinned memory: a free beside a call that may end its context waits for nothing", ["shim_pinned_free"], [
-        ("if (!context_pin_staying(context)) return CUDA_SUCCESS;", "if (!context_pin(context)) return CUDA_SUCCESS;")]),
+        ("if (!context_pin_staying_once(context)) return CUDA_SUCCESS;", "if (!context_pin(context)) return CUDA_SUCCESS;")]),
     Mutant("pinned memory: a free in a context that has failed gets the current one's answer", ["shim_pinned_free"], [
         ("ret_failed->context = context; (void)context_enter(context, &ret_failed->visit);", "context_unpin(context);")]),
+    Mutant("pinned memory: each free waits for a call that may end its context", ["shim_pinned_free"], [
+        ("if (!context_pin_staying_once(context)) return CUDA_SUCCESS;",
+         "while (!context_pin(context)) if (context_is_leaving(context)) return CUDA_SUCCESS;")]),
+    Mutant("pinned memory: a free that has failed keeps the context from its end while it asks for the error", ["shim_pinned_free"], [
+        ("context_unpin(context); } void serve_host_failed_end", "} void serve_host_failed_end")]),
     Mutant("pinned memory: the work of a context that has ended is not over", ["shim_host_memory"], [
         ("return atomic_load(&host.lives[entry]) != token->events[entry].life;", "return 0;")]),
     Mutant("pinned memory: an event is asked about beside a capture", ["shim_host_memory"], [

@@ -32,8 +32,6 @@ MUTANTS = [
         ("if (cache) vmm_cache_forget_handle(cache, handle); } static void shared_after", "(void)cache; } static void shared_after")]),
     Mutant("virtual memory: an address that was given up is known", ["vmm_kept / AsNatively.test_every_word"], [
         ("if (cache) vmm_cache_settle_range(cache, ptr, 1);", "(void)cache;")]),
-    Mutant("virtual memory: a refused cuMemCreate does not get it", ["vmm_kept / Kept.test_another_device"], [
-        ("while (kept_again(&gave_kept, &retry, result, properties) ||", "while (")]),
 
     Mutant("cupool_trim of all devices leaves pinned memory", ["api"], [
         ("if (device == CUPOOL_ALL_DEVICES && host_memory_pool())", "if (0)")]),
@@ -157,7 +155,7 @@ MUTANTS = [
     Mutant("a primary context that stays takes its captures along", ["shim_exports"], [
         ("if (driver && context_primary_is_over(driver, device)) capture_forget(", "if (driver) capture_forget(")]),
     Mutant("a context that is refused is not asked for again", ["rows driver"], [
-        ("gave = serve_give_back_on(device, retry->arrivals, retry->wanted);", "gave = false;")]),
+        ("gave = serve_give_back_on(device, retry->arrivals, retry->wanted, retry_is_often(retry));", "gave = false;")]),
     Mutant("a call that may take another device's memory gets the current one's idle memory alone", ["shim_retry"], [
         ("gave = serve_give_back_anywhere(retry->wanted);", "")]),
     Mutant("a call for memory of the current device empties the other devices' pools", ["shim_retry"], [
@@ -169,15 +167,19 @@ MUTANTS = [
     Mutant("host memory of more than the device has is refused at once", ["shim_retry"], [
         ("hazard_location_device(&properties->location) >= 0 ? size : 0;", "true ? size : 0;")]),
     Mutant("a capture keeps idle memory from a call for a device", ["shim_retry"], [
-        ("gave = serve_give_back_on(device, retry->arrivals, retry->wanted);", 'gave = serve_release(device, "oom") || serve_arrivals() != retry->arrivals;')]),
+        ("gave = serve_give_back_on(device, retry->arrivals, retry->wanted, retry_is_often(retry));", 'gave = serve_release(device, "oom") || serve_arrivals() != retry->arrivals;')]),
     Mutant("physical memory of another device gets the current one's idle memory", ["shim_retry"], [
-        ("|| create_again(&retry, result, properties));", "|| retry_again_outside(&retry, result));")]),
+        ("while (create_again(&retry, result, properties));", "while (retry_again_outside(&retry, result));")]),
 
     # --- out of memory, limits, figures ---
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
-        ("if (lasts) gave = serve_give_back(retry->arrivals, retry->wanted);", "")]),
+        ("if (lasts) gave = serve_give_back(retry->arrivals, retry->wanted, retry_is_often(retry));", "")]),
     Mutant("out of memory: other devices are passed over if the current one has taken the time", ["shim_retry"], [
         ("(lasts || !retry->went)", "lasts")]),
+    Mutant("out of memory: a hopeless call is made again as long as others free", ["shim_retry_often"], [
+        ("return retry->tries > RETRY_HOPES && !retry->elsewhere;", "return retry->limit == 1;")]),
+    Mutant("out of memory: what a pool of the driver's has gathered for a request makes it hopeless", ["shim_retry_often"], [
+        ("return retry->tries > RETRY_HOPES && !retry->elsewhere;", "return retry->tries > RETRY_HOPES;")]),
     Mutant("out of memory: idle memory goes back once for calls that are not pooled", ["shim_retry_often"], [
         ("return now < retry->limit;", "return now + ARRIVALS_OTHERS_NS == retry->limit;")]),
     Mutant("out of memory: idle memory goes back for calls that are not pooled without an end", ["shim_retry_often"], [
@@ -309,8 +311,6 @@ MUTANTS = [
         ("if (flags & NCCL_SHRINK_ABORT)", "if (flags == NCCL_SHRINK_ABORT)")]),
     Mutant("NCCL: memory is asked for again whatever the reason of the refusal", ["nccl_rows / Rows.test_groups_and_memory"], [
         ("while (result && retry_later.refused && retry_again", "while (result && retry_again")]),
-    Mutant("cuMemCreate without a context does not try again after another thread gave memory back", ["shim_retry"], [
-        ("|| serve_arrivals() != retry->arrivals);", ");")]),
     Mutant("SYNC_MEMOPS among other flags does not matter", ["rows driver"], [
         ("flags & CU_CTX_SYNC_MEMOPS", "flags == CU_CTX_SYNC_MEMOPS")]),
     Mutant("kept memory is mapped with an offset", ["vmm_kept / AsNatively.test_every_word"], [
@@ -343,7 +343,7 @@ MUTANTS = [
     Mutant("api: a call for tickets loses errno", ["shim_api"], [
         ("errno = call->error;", "")]),
     Mutant("a call that a device refuses is made again after another device's idle memory has gone", ["shim_retry"], [
-        ("serve_give_back_on(device, retry->arrivals, retry->wanted)", "serve_give_back_on(0, retry->arrivals, retry->wanted)")]),
+        ("serve_give_back_on(device, retry->arrivals,", "serve_give_back_on(0, retry->arrivals,")]),
     Mutant("idle memory of a context that a call may end, and does not, is not given back", ["shim_retry"], [
         ("if (gives && context_pin_staying_once(context)) return context;", "(void)gives;")]),
     Mutant("a library's call counts as the program's whose cudaMalloc the runtime served before", ["callers"], [

@@ -117,11 +117,11 @@ MUTANTS = [
     Mutant("other processes are not asked for what the limit has refused", ["shim_refused"], [
         ("has_asked = rc == -ENOMEM;", "has_asked = true;")]),
     Mutant("a request for more than the device has empties its pools", ["shim_retry"], [
-        ("process_has_begun() && !never_fits_here(wanted) && context_trim(before)", "process_has_begun() && context_trim(before)")]),
+        ("process_has_begun() && !is_hopeless_here(wanted, often) && context_trim(before)", "process_has_begun() && context_trim(before)")]),
     Mutant("a request for another device's memory empties the pools of those that it does not fit", ["shim_retry"], [
-        ("if (!wanted) return serve_give_back_on(CONTEXT_ALL, before, wanted);", "return serve_give_back_on(CONTEXT_ALL, before, wanted);")]),
+        ("if (!wanted) return serve_give_back_on(CONTEXT_ALL,", "return serve_give_back_on(CONTEXT_ALL,")]),
     Mutant("memory for a device that it does not fit empties its pools", ["shim_retry"], [
-        ("return driver_answers() && !never_fits(device, wanted) && context_trim_on(", "return driver_answers() && context_trim_on(")]),
+        ("return driver_answers() && !is_hopeless(device, wanted, often) && context_trim_on(", "return driver_answers() && context_trim_on(")]),
     Mutant("a parked block whose context goes is released again and again", ["shim_memory"], [
         ("ipc_table_take(addr); /* if its context is gone */", "")]),
     Mutant("pinned memory: the end of one context makes another one's events anew", ["shim_host_memory"], [

@@ -329,3 +329,23 @@ KEPT_CASE(test_flush_later_destroyed)
     pool_destroy(pool);
     assert_false(pool_later_any());
 }
+
+/* Whose frees are deferred: cudaFreeAsync's are not free yet natively, and nobody's business. */
+KEPT_CASE(test_whose_frees)
+{
+    uint64_t addr[3];
+
+    ENV_WITH(env, deferred_min = 64 * MIB);
+    alloc_all(env->pool, addr, 3, 2 * MIB);
+    assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_NONE);
+    release(addr[0]);
+    assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_OWN);
+    move_on(env->pool);
+    release(addr[1]);
+    env->pool->magazines[0].deferred_by = NULL;
+    assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_OTHERS);
+    assert_int_equal(pool_free_later(addr[2]), 0);
+    assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_NONE);
+    pool_trim(env->pool, "test");
+    assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_NONE);
+}

@@ -106,3 +106,38 @@ READY_CASE(test_free_waits_for_a_question, .environment = ORDERED)
     assert_int_equal(fake.relaxes, 4);
     assert_int_equal(context->freeing, 0);
 }
+
+static void free_is_over(void *arg)
+{
+    struct context *context = arg;
+
+    if (fake.relaxes == 7)
+        atomic_store(&context->freeing, 0);
+}
+
+/* A request waits for it, as it would for memory: half a minute if it is for this thread's frees, and 0.3 s for
+ * others', but not often in vain. */
+READY_CASE(test_request_waits_for_a_free, .environment = ORDERED)
+{
+    uint64_t start = now();
+
+    assert_true(arrivals_wait_freeing(context, true));
+    assert_int_equal(now(), start);
+    atomic_store(&context->freeing, 1);
+    fake.relax_step = MS;
+    assert_false(arrivals_wait_freeing(context, true));
+    assert_int_equal(now() - start, 30000 * MS);
+    start = now();
+    assert_false(arrivals_wait_freeing(context, false));
+    assert_int_equal(now() - start, 300 * MS);
+    for (unsigned int own = 0; own < 2; own++) {
+        start = now();
+        assert_false(arrivals_wait_freeing(context, own));
+        assert_int_equal(now() - start, 30 * MS);
+    }
+    fake.relaxes = 0;
+    fake.relax = free_is_over;
+    fake.relax_arg = context;
+    assert_true(arrivals_wait_freeing(context, false));
+    assert_int_equal(fake.relaxes, 7);
+}

@@ -29,6 +29,26 @@ ALL_CASE(test_own, .environment = ORDERED)
     assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
 }
 
+/* However many batches there have been. */
+ALL_CASE(test_own_after_many, .environment = ORDERED)
+{
+    static const uint64_t many[] = {BATCH_SEQ_MASK - 1, BATCH_SEQ_MASK + 1, 2 * (BATCH_SEQ_MASK + 1) + 2000};
+    uint64_t before;
+
+    for (unsigned int i = 0; i < 3; i++) {
+        atomic_store(&context->slots[SLOT_COMBINER].seq, many[i]);
+        works(0, 5000);
+        before = fake.contexts[0].launched;
+        free_one(context);
+        works(0, 1);
+        elsewhere(free_one, context);
+        assert_int_equal(order_batch_own(context), many[i] + 1);
+        fake.contexts[0].over = 0;
+        assert_true(context_wait_frees(0, false));
+        assert_int_equal(fake.contexts[0].over, before);
+    }
+}
+
 /* Other threads' only if asked, for a second. */
 ALL_CASE(test_others, .environment = ORDERED)
 {

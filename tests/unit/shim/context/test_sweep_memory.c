@@ -38,7 +38,7 @@ KNOWN_SCENE(refused, ORDERED QUIET)
     fake.free = 0;
     own = get(14 * MIB);
     sweep_say("asked=%d", serve_has_asked());
-    sweep_say("back=%d", serve_give_back(serve_arrivals(), 0));
+    sweep_say("back=%d", serve_give_back(serve_arrivals(), 0, false));
     get(64 * MIB);
     sweep_say("asked=%d", serve_has_asked());
     sweep_say("would=%d", serve_would_pool((const void *)(uintptr_t)get));

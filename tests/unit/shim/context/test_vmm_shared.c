@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_vmm_shared.c - virtual memory between processes: memory of another process that is opened
- * (shim/context/ipc_map.c), and the answers to importers while segments go. test_vmm_memory.c has segments and their
- * descriptors. */
+ * (shim/context/ipc_map.c), and the answers to importers while segments go; segments that go beside a free in the
+ * driver. test_vmm_memory.c has segments and their descriptors. */
 
 #include "context/ipc_map.h"
 #include "context/ipc_server.h"
@@ -101,4 +101,37 @@ ISOLATED_CASE(test_answers_during_decay, .environment = VMM)
     context_decay_all(0);
     assert_int_equal(unmapped, COUNT(addrs));
     assert_int_equal(answered, 2);
+}
+
+static CUevent event_of_last_free(const struct context *context)
+{
+    unsigned int i = 0;
+
+    while (!atomic_load(&context->batches[i].event))
+        i++;
+    return atomic_load(&context->batches[i].event);
+}
+
+/* A free in the driver would hold up the record of an event. Beside it a segment goes when the work before all frees is
+ * over, or gets its event once that free is. */
+VMM_CASE(test_beside_a_free)
+{
+    const uint64_t over = segment(context), later = segment(context);
+
+    free_one(context);
+    atomic_store(&context->freeing, 1);
+    go(context, over);
+    assert_non_null(mapping_at(over));
+    assert_true(arrivals_collect(context, 0));
+    assert_null(mapping_at(over));
+    event_at[(struct fake_event *)event_of_last_free(context) - fake.events] = 100;
+    go(context, later);
+    assert_false(arrivals_collect(context, 0));
+    assert_int_equal(vmm.recorded, 0);
+    atomic_store(&context->freeing, 0);
+    assert_false(arrivals_collect(context, 0));
+    assert_int_equal(vmm.recorded, 1);
+    vmm.over = 1;
+    assert_true(arrivals_collect(context, 0));
+    assert_null(mapping_at(later));
 }

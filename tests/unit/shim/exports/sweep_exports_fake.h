@@ -206,8 +206,9 @@ ANSWER(enum caller, caller_of, (const void *address), CALLER_PROGRAM, OR(CALLER_
        "%d", address != NULL)
 ANSWER(unsigned int, serve_arrivals, (void), 3, OR(4))
 IS(device_may_fit, (int device, size_t size), true, "%d,%zu", device, size)
-IS(serve_give_back, (unsigned int before, size_t wanted), false, "%u", before)
-IS(serve_give_back_on, (int device, unsigned int before, size_t wanted), false, "%d,%u,%zu", device, before, wanted)
+IS(serve_give_back, (unsigned int before, size_t wanted, bool often), false, "%u", before)
+IS(serve_give_back_on, (int device, unsigned int before, size_t wanted, bool often), false, "%d,%u,%zu", device, before,
+   wanted)
 IS(serve_give_back_anywhere, (size_t wanted), false, "%zu", wanted)
 IS(serve_ask, (size_t wanted, size_t enough, struct pool_asking *asking), false, "%zu,%zu", wanted, enough)
 IS(serve_ask_on, (int device, size_t wanted, struct pool_asking *asking), false, "%d,%zu", device, wanted)

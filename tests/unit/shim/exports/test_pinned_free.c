@@ -88,6 +88,20 @@ ISOLATED_CASE(test_free_beside_an_end, .environment = PINNED)
     assert_int_equal(fake.contexts[0].over, 1);
 }
 
+/* Once a thread has waited a second for such a call, other frees do not. */
+ISOLATED_CASE(test_frees_beside_a_long_end, .environment = PINNED)
+{
+    void *memory = memory_of(0), *other = more_memory();
+    struct context *context = pooled(0);
+    const uint64_t start = atomic_load(&fake.ns);
+
+    atomic_store(&context->leaving, 1);
+    assert_int_equal(cuMemFreeHost(memory), CUDA_SUCCESS);
+    assert_in_range(atomic_load(&fake.ns) - start, SECOND_NS, 2 * SECOND_NS - 1);
+    assert_int_equal(cuMemFreeHost(other), CUDA_SUCCESS);
+    assert_in_range(atomic_load(&fake.ns) - start, SECOND_NS, 2 * SECOND_NS - 1);
+}
+
 static void work_ends(void *arg)
 {
     fake.contexts[0].over = fake.contexts[0].launched;
@@ -108,6 +122,23 @@ ISOLATED_CASE(test_pinned_wait_beside_an_end, .environment = "CUPOOL_HOST_POOL=1
     fake_before(FN(cuEventQuery), work_ends, NULL);
     policy_pinned_wait();
     assert_int_equal(fake.contexts[0].over, fake.contexts[0].launched);
+}
+
+/* A free that has failed asks for its context's error, and the end of the context does not wait for that. */
+ISOLATED_CASE(test_failed_free_beside_an_end, .environment = PINNED)
+{
+    const uint64_t addr = (uintptr_t)memory_of(1);
+    struct context *context = pooled(1);
+    struct serve_failed failed;
+
+    serve_host_failed_begin(addr, &failed);
+    assert_ptr_equal(failed.context, context);
+    assert_true(failed.visit.pushed);
+    context_gone(context_leaving(fake_context(1)), true);
+    assert_int_equal(fake.relaxes, 0);
+    assert_null(context->lingering);
+    serve_host_failed_end(&failed);
+    assert_true(fake_thread_is_clean(fake_context(0)));
 }
 
 /* Natively the error of the memory's context is told, whichever is current. */

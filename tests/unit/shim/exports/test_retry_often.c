@@ -77,6 +77,79 @@ ISOLATED_ROWS(test_others_take_it, again_rows, .environment = ORDERED " CUPOOL_N
     assert_in_range(tries, ARRIVALS_OTHERS_NS / 10000000 + 1, ARRIVALS_OTHERS_NS / 10000000 + 2);
 }
 
+/* What is more than the driver has free, with all that goes back, is refused soon; so it is not if the driver has pools
+ * of its own, which keep what they have gathered. */
+static CUresult allocates(void)
+{
+    CUresult result;
+
+    process_bypass_begin(); /* as after the pool's own refusal */
+    result = cuMemAlloc_v2(&answer, 100 * MIB);
+    process_bypass_end();
+    return result;
+}
+
+static CUresult asks_lines(void)
+{
+    size_t pitch;
+
+    return cuMemAllocPitch_v2(&answer, &pitch, MIB, 100, 4);
+}
+
+static CUresult creates(void)
+{
+    const CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemGenericAllocationHandle handle = 0;
+
+    return cuMemCreate(&handle, 100 * MIB, &properties, 0);
+}
+
+static CUresult asks_much(void)
+{
+    return cuMemAllocAsync(&answer, 100 * MIB, NULL);
+}
+
+static const struct hopeless_row {
+    CUresult (*call)(void);
+    enum real_symbol symbol;
+    bool waits;
+} hopeless_rows[] = {
+    {allocates, REAL_cuMemAlloc_v2, false},
+    {asks_lines, REAL_cuMemAllocPitch_v2, false},
+    {creates, REAL_cuMemCreate, false},
+    {asks_much, REAL_cuMemAllocAsync, true},
+};
+
+static unsigned int tries_beside(const struct hopeless_row *row, size_t free)
+{
+    struct pool_survey survey;
+
+    pool_survey_get(busy->pool, &survey);
+    fake.free = free - (survey.held - survey.live);
+    tries = 0;
+    takes = 1000;
+    assert_int_equal(row->call(), CUDA_ERROR_OUT_OF_MEMORY);
+    return tries;
+}
+
+ISOLATED_ROWS(test_hopeless, hopeless_rows, .environment = ORDERED " CUPOOL_NEIGHBOURS=0")
+{
+    const unsigned int for_long = ARRIVALS_OTHERS_NS / 10000000 + 1;
+    const struct hopeless_row *row = *state;
+
+    fake_start();
+    process_start();
+    busy = context_current(&fake.driver);
+    idle_memory(busy);
+    fake.next_of[row->symbol] = (void *)is_taken;
+    assert_in_range(tries_beside(row, 150 * MIB), for_long, for_long + 1);
+    assert_in_range(tries_beside(row, 90 * MIB), row->waits ? for_long : RETRY_HOPES + 1,
+                    row->waits ? for_long + 1 : RETRY_HOPES + 1);
+    fake_fail(FN(cuMemGetInfo_v2), CUDA_ERROR_UNKNOWN, 1000); /* then it may have enough */
+    assert_in_range(tries_beside(row, 90 * MIB), for_long, for_long + 1);
+}
+
 /* It goes back once if nobody frees any. */
 static CUresult is_refused(void)
 {

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * freed_async.c - cudaMalloc's memory that was freed by cudaFreeAsync, beside work on another stream that does not end:
+ * natively it is there once its own stream has come to the free, and nothing waits for the other stream. Memory that
+ * was idle before that work is there, too.
+ *
+ * On real GPUs such work would take a kernel; there the program skips itself.
+ */
+#include "behaviour.h"
+
+#include <dlfcn.h>
+
+/* No test comes to the end of this, which is less than a thread waits for its own frees. */
+#define LONG_US 20000000u
+
+static struct {
+    int (*kernel)(void *, const int *, unsigned int);
+    int release;
+    cudaStream_t busy, stream;
+    size_t free;
+} all;
+
+static int begin(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    size_t total;
+
+    all.kernel = driver ? (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel") : NULL;
+    if (!all.kernel)
+        SKIP("only the simulated GPU has such work");
+    OK(cudaStreamCreateWithFlags(&all.busy, cudaStreamNonBlocking));
+    OK(cudaStreamCreateWithFlags(&all.stream, cudaStreamNonBlocking));
+    OK(cudaDeviceSynchronize());
+    OK(cudaMemGetInfo(&all.free, &total));
+    __atomic_store_n(&all.release, 0, __ATOMIC_SEQ_CST);
+    return 0;
+}
+
+static int work(void)
+{
+    OK(all.kernel(all.busy, &all.release, LONG_US));
+    return 0;
+}
+
+/* The work has gone on until now. */
+static int end(void)
+{
+    const cudaError_t busy = cudaStreamQuery(all.busy);
+
+    __atomic_store_n(&all.release, 1, __ATOMIC_SEQ_CST);
+    OK(cudaDeviceSynchronize());
+    OK(cudaStreamDestroy(all.busy));
+    OK(cudaStreamDestroy(all.stream));
+    EXPECT(busy, cudaErrorNotReady);
+    return 0;
+}
+
+static int free_behind(void *block)
+{
+    OK(cudaMemsetAsync(block, 1, 1024, all.stream));
+    OK(cudaFreeAsync(block, all.stream));
+    OK(cudaStreamSynchronize(all.stream));
+    return 0;
+}
+
+/* Three times the device's memory, an eighth at a time. */
+BT_TEST(again)
+{
+    void *block;
+
+    TRY(begin());
+    TRY(work());
+    for (int i = 0; i < 24; i++) {
+        OK(cudaMalloc(&block, all.free / 8));
+        TRY(free_behind(block));
+    }
+    return end();
+}
+
+/* In turn on more streams than the library tells apart, and on one that is destroyed. */
+BT_TEST(many_streams)
+{
+    cudaStream_t streams[40];
+    void *block;
+
+    TRY(begin());
+    for (int i = 0; i < 40; i++)
+        OK(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
+    TRY(work());
+    for (int i = 0; i < 40; i++) {
+        OK(cudaMalloc(&block, all.free / 8));
+        OK(cudaMemsetAsync(block, 1, 1024, streams[i]));
+        OK(cudaFreeAsync(block, streams[i]));
+        OK(cudaStreamSynchronize(streams[i]));
+    }
+    for (int i = 0; i < 40; i++)
+        OK(cudaStreamDestroy(streams[i]));
+    OK(cudaMalloc(&block, all.free / 8));
+    TRY(free_behind(block));
+    return end();
+}
+
+/* Nearly all memory for a call that asks the driver: the block before was freed by `how`. */
+static int request_all(cudaError_t (*how)(void *), bool first)
+{
+    void *large, *small, *again;
+
+    TRY(begin());
+    OK(cudaMalloc(&large, all.free / 8 * 5));
+    OK(cudaMalloc(&small, 70000));
+    if (first)
+        OK(how(large));
+    TRY(work());
+    if (first)
+        TRY(free_behind(small));
+    else
+        TRY(free_behind(large));
+    OK(cudaMallocAsync(&again, all.free / 8 * 6, all.stream));
+    OK(cudaFreeAsync(again, all.stream));
+    OK(cudaStreamSynchronize(all.stream));
+    OK(cudaMalloc(&again, all.free / 8 * 6));
+    TRY(free_behind(again));
+    TRY(end());
+    if (!first)
+        OK(cudaFree(small));
+    return 0;
+}
+
+BT_TEST(freed_while_idle)
+{
+    return request_all(cudaFree, true);
+}
+
+BT_TEST(freed_beside_work)
+{
+    return request_all(NULL, false);
+}
