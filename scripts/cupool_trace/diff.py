@@ -137,6 +137,8 @@ def run(args: argparse.Namespace) -> int:
         json.dump({"a": args.files[0], "b": args.files[1], "devices": [o for _, _, o in results]}, sys.stdout, indent=1)
         print()
         return status
+    if not all(loaded):
+        return status  # of a run nothing could be read, which was said
     rows: list[list[str]] = []
     said: list[str] = []
     for a, b, o in results:

@@ -27,6 +27,7 @@ Reads statistics pages (CUPOOL_STATS_FILE), not traces, and prints them in Prome
 '/run/cupool/*.page' is expanded each time, so processes that start later are found. With --textfile the result replaces PATH
 at once, for node_exporter's textfile collector; with --listen each request of /metrics reads the pages anew.
 cupool_up is 1 while a process updates its page, 0 once it has ended or for 10 s has not."""
+FILES = {"nargs": "+", "metavar": "PAGE", "help": "a statistics page (CUPOOL_STATS_FILE), or a quoted pattern of such names"}
 
 # Name of a counter in the page: kind, name in Prometheus, help text. Other counters are left out.
 METRICS: "dict[str, tuple[str, str, str]]" = {
@@ -87,18 +88,18 @@ def _labels(page: Page, device: "int | None" = None) -> str:
 
 def prometheus(pages: "list[Page]") -> str:
     def lines() -> Iterator[str]:
-        for name, text, value in PROCESS:
+        for name, text, value in PROCESS if pages else ():
             yield f"# HELP cupool_{name} {text}"
             yield f"# TYPE cupool_{name} gauge"
             for p in pages:
                 yield f"cupool_{name}{_labels(p)} {value(p):.15g}"
         for key, (kind, name, text) in METRICS.items():
-            yield f"# HELP cupool_{name} {text}"
-            yield f"# TYPE cupool_{name} {kind}"
-            for p in pages:
-                for device, counters in p.devices.items():
-                    if key in counters:
-                        yield f"cupool_{name}{_labels(p, device)} {counters[key]}"
+            of = [(p, device, counters[key]) for p in pages for device, counters in p.devices.items() if key in counters]
+            if of:
+                yield f"# HELP cupool_{name} {text}"
+                yield f"# TYPE cupool_{name} {kind}"
+            for p, device, count in of:
+                yield f"cupool_{name}{_labels(p, device)} {count}"
         for key, (kind, name, text) in HOST.items():
             values = [(p, p.pinned[key]) for p in pages if p.pinned and key in p.pinned]
             if values:
@@ -106,7 +107,7 @@ def prometheus(pages: "list[Page]") -> str:
                 yield f"# TYPE cupool_{name} {kind}"
             for p, value in values:
                 yield f"cupool_{name}{_labels(p)} {value}"
-    return "\n".join(lines()) + "\n"
+    return "".join(f"{line}\n" for line in lines())
 
 
 def read_all(files: "list[str]") -> "tuple[list[Page], int]":
@@ -184,6 +185,9 @@ def run(args: argparse.Namespace) -> int:
         except OSError as e:
             print(f"cupool-trace: {args.listen}: {e.strerror or e}", file=sys.stderr)
             return 2
+    for pattern in args.files:
+        if glob.has_magic(pattern) and not os.path.exists(pattern) and not glob.glob(pattern):
+            print(f"cupool-trace: {pattern}: no file has such a name (yet)", file=sys.stderr)
     pages, bad = read_all(args.files)
     if args.json:
         text = json.dumps([{**dataclasses.asdict(p), "running": p.running()} for p in pages], indent=1) + "\n"

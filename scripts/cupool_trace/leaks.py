@@ -84,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
         return status
     for r in ranks:
         if not r.follows_blocks:
-            print(f"cupool-trace: {r.path}: it does not tell which blocks are live; CUPOOL_TRACE_EVENTS=segment,alloc does", file=sys.stderr)
+            why = f": {r.reader.omitted}" if r.traces_allocs else "; CUPOOL_TRACE_EVENTS=segment,alloc does"
+            print(f"cupool-trace: {r.path}: it does not tell which blocks are live{why}", file=sys.stderr)
     if not left:
         if not any(r.follows_blocks for r in ranks):
             return status  # they tell nothing of it, which was said

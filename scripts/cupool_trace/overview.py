@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 from .check import OUTPUT_ONLY
 from .comms import ranks_missing
+from .reader import UNFINISHED
 from .replay import Rank
 from .schema import Event
 from .text import count_of, human_size, human_time, policy_text, table
@@ -109,7 +110,7 @@ def count_problems(ranks: list[Rank], rows: list[Row]) -> Iterator[tuple[str, li
     yield "out of pinned memory", [(r, r.replay.host.oom) for r in ranks]
     yield "faults in the trace, which check names", [(r, r.problems.count) for r in ranks]
     yield "events left out of the trace", [(r, 1 if r.reader.omitted else 0) for r in ranks]
-    yield "killed or still running, no end line", [(r, 0 if r.reader.ended else 1) for r in ranks]
+    yield f"{UNFINISHED}, no end line", [(r, 0 if r.reader.ended else 1) for r in ranks]
     yield "lines dropped", [(r, int(r.reader.dropped)) for r in ranks]
 
 

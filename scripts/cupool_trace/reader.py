@@ -23,6 +23,7 @@ import zlib
 from typing import Any, BinaryIO, Iterable, Iterator, Optional
 
 from . import ahead
+from .live import MAGIC
 from .omitted import Omitted
 from .schema import BLOCKS, CHECKS, FORMAT, HEADER, REQUIRED, SEGMENTS, Event, optional_of
 
@@ -70,6 +71,8 @@ class Problems:
 
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
+# A trace without its end. These cannot be told apart: a full disk refuses the end line, too.
+UNFINISHED = "killed, still running, or its disk was full"
 
 
 def files_of(path: str) -> list[str]:
@@ -153,7 +156,8 @@ class Reader:
         if isinstance(o, dict):
             return o
         if self.lines == 1:
-            raise CannotRead(f"{self.path}: not a cupool trace")
+            page = raw.startswith(MAGIC)
+            raise CannotRead(f"{self.path}: " + ("a statistics page, no trace; cupool-trace export reads it" if page else "not a cupool trace"))
         self._no_object()
         if raw and raw[:5] == EVENT_START[:len(raw)]:
             self._half = self.lines
@@ -210,7 +214,8 @@ class Reader:
             if line == 1:
                 self._read_header(o)
             else:
-                add(line, "a second header, or an event without a name")
+                add(line, "a second header: two traces in one file, which are to be read each on its own" if "cupool" in o else
+                    "a second header, or an event without a name")
             return None
         if line == 1:
             add(1, "the header is missing")
@@ -408,7 +413,7 @@ class Reader:
     @property
     def state(self) -> str:
         if not self.ended:
-            how = "killed or still running (no end line" + (", last line cut)" if self.cut else ")")
+            how = f"{UNFINISHED} (no end line" + (", last line cut)" if self.cut else ")")
         else:
             how = f"{self.dropped} lines were dropped" if self.dropped else "cut after the end" if self.cut else "complete"
         return f"{'ended' if how == 'complete' else how}; {self.omitted}" if self.omitted else how

@@ -22,6 +22,7 @@ from .measures import Durations, Registered
 from .ranges import Range, Ranges
 from .reader import KEEP, CannotRead, Entry, Problems
 from .schema import NCCL, OOM_FREE, STATS, VMM_STATS, Event
+from .siblings import once
 
 KEEP_SEQUENCE = 1 << 18  # segments per device that are compared between ranks
 PAGE = 21  # bits of an address within 2 MiB; segments are multiples of that, so addresses so near to each other mostly lie in one segment
@@ -481,6 +482,7 @@ def load(paths: list[str], follow: Callable[[Problems], Replay] = Replay) -> tup
             unreadable += 1
             print(f"cupool-trace: {got}", file=sys.stderr)
     ranks.sort(key=lambda r: (*r.reader.order, r.path))
+    ranks = once(ranks)
     name_hosts(ranks)
     return ranks, unreadable
 

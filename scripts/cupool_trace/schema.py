@@ -17,6 +17,7 @@ Check = tuple[str, Callable[[Any], bool], str]  # a key, whether its value is ri
 
 # The library writes numbers of 64 bits; JSON knows larger ones, with which nobody could calculate.
 TOP = 1 << 64
+TIME_TOP = 10**19  # ns, 317 years: a time that is later is a negative one, written without its sign
 
 
 def _is_int(v: Any) -> bool:
@@ -25,6 +26,10 @@ def _is_int(v: Any) -> bool:
 
 def _is_size(v: Any) -> bool:
     return type(v) is int and 0 <= v < TOP
+
+
+def _is_time(v: Any) -> bool:
+    return type(v) is int and 0 <= v < TIME_TOP
 
 
 def _is_number(v: Any) -> bool:
@@ -48,7 +53,7 @@ def _or_null(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 # The type of a key wherever it occurs, and how to say that. `live`, `held` and the counters of `stats` are sizes.
 TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "t": (_is_size, "nanoseconds"), "tid": (_is_int, "a number"), "d": (_is_size, "a device number"),
+    "t": (_is_time, "a time in nanoseconds"), "tid": (_is_int, "a number"), "d": (_is_size, "a device number"),
     "p": (_is_address, "a hexadecimal string"), "n": (_is_size, "a number of bytes"), "b": (_is_str, "a string"),
     "block": (_is_size, "a number of bytes"), "total": (_is_size, "a number of bytes"),
     "name": (_is_str, "a string"), "uuid": (_is_str, "a string"),
@@ -57,7 +62,7 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "o": (_is_size, "an object's number"), "bias": (_is_address, "a hexadecimal string"), "id": (_is_str, "a string"), "path": (_is_str, "a string"),
     "h": (_is_address, "a hexadecimal string"), "offset": (_is_size, "a number of bytes"), "by": (_is_str, "a string"),
     "result": (_is_size, "an error code"), "text": (_is_str, "a string"), "domain": (_is_str, "a string"), "mode": (_is_str, "a string"),
-    "comm": (_is_str, "a string"), "since": (_is_size, "nanoseconds"), "open": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"),
+    "comm": (_is_str, "a string"), "since": (_is_time, "a time in nanoseconds"), "open": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"),
 }
 _COUNT = (_is_size, "a count")
 

@@ -1,13 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces beside those that are read: the library numbers the files of earlier runs, and of processes that ran at the same
-time under one name (NAME.1, NAME.2). A user who names one of them should hear of the others.
+time under one name (NAME.1, NAME.2). A user who names one of them should hear of the others, and of a trace that was named twice.
 """
 from __future__ import annotations
 
 import os
 import re
 import sys
-from typing import Iterable
+from typing import Any, Iterable, Protocol, TypeVar
+
+
+class HasHeader(Protocol):
+    path: str
+    header: "dict[str, Any]"
+
+
+Read = TypeVar("Read", bound=HasHeader)
 
 SHOWN = 4  # files that are named
 _NUMBERED = re.compile(r"(.+?)(?:\.[0-9]{1,3})?(?:\.gz)?")
@@ -59,3 +67,18 @@ def tell(paths: list[str]) -> None:
     if found:
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         print(f"cupool-trace: not read: {', '.join(found[:SHOWN])}{more} (earlier runs, or other processes of one name)", file=sys.stderr)
+
+
+def once(files: "list[Read]") -> "list[Read]":
+    """Each trace once, and a line on stderr for one that was given again, under whatever name."""
+    seen: "dict[tuple[Any, ...], str]" = {}
+    out = []
+    for f in files:
+        process = tuple(f.header.get(k) for k in ("host", "pid", "t0_unix_ns", "rank"))
+        if process in seen:
+            print(f"cupool-trace: {f.path}: the trace {seen[process]} again (of one process, by host, pid and start): counted once", file=sys.stderr)
+            continue
+        if None not in process[:3]:
+            seen[process] = f.path
+        out.append(f)
+    return out

@@ -12,6 +12,7 @@ from typing import Iterator, Optional
 
 from .reader import WINDOW, CannotRead, Entry, Problems, Reader, in_time_order
 from .schema import REQUIRED, Event, optional_keys
+from .siblings import once
 from .text import count_of
 
 # The keys of each event whose values the reader has looked at. Others may hold anything, also what no format can.
@@ -121,6 +122,7 @@ class Sources:
                 self.unreadable += 1
                 print(f"cupool-trace: {e}", file=sys.stderr)
         self.files.sort(key=lambda s: (*s.reader.order, s.path))
+        self.files = once(self.files)
         self.base = min((s.t0 for s in self.files if s.t0 is not None), default=0)
 
     def offset(self, source: Source) -> int:

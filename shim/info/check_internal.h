@@ -13,7 +13,7 @@
 struct check_found {
     bool missed;  /* a line of the report said that some calls are not caught */
     bool reaches; /* the program is linked with CUDA */
-    bool broken;  /* a library or a symbol is missing: it does not start, with or without cupool */
+    bool broken;  /* it does not start, with or without cupool: no such library or symbol, or too little is simulated */
 };
 
 extern struct check_found check_found;

@@ -190,7 +190,7 @@ static void read_list(void)
 /* --- how the program reaches CUDA --- */
 
 struct reach {
-    const char *shared, *static_in, *driver_in, *asan, *other;
+    const char *shared, *static_in, *driver_in, *asan, *other, *unsimulated;
 };
 
 static void look_at_file(const char *path, struct reach *reach)
@@ -213,6 +213,10 @@ static void look_at_file(const char *path, struct reach *reach)
         reach->driver_in = path;
     if (elf_symbol(&file, "cudaMalloc") == ELF_DEFINED || elf_symbol(&file, "cuMemAlloc_v2") == ELF_DEFINED)
         reach->other = path;
+    /* The simulated GPU has no kernels, and not the tables by which NVIDIA's static cudart begins. */
+    if (getenv("SIMGPU_DEVICES") && (elf_symbol(&file, "__cudaRegisterFatBinary") == ELF_UNDEFINED ||
+                                     (reach->static_in == path && elf_contains(&file, "cuGetExportTable"))))
+        reach->unsimulated = path;
     elf_close(&file);
 }
 
@@ -240,6 +244,11 @@ static void look_at_reach(const char *program)
     if (reach.asan)
         SAY_MISSED("it is linked with %s, which refuses a preload in front of it: LD_PRELOAD=%s:libcupool.so",
                    check_base_of(reach.asan), check_base_of(reach.asan));
+    if (reach.unsimulated) {
+        check_found.broken = true;
+        check_say("simulated", "%s cannot run on simulated GPUs (--sim): it has NVIDIA's static cudart, or kernels",
+                  reach.unsimulated);
+    }
     if (reach.other)
         check_say("note",
                   "%s has a cudaMalloc or cuMemAlloc of its own: what cupool does not serve goes through it if it is "

@@ -175,13 +175,16 @@ static void tally(const struct trace_segment *segment)
 }
 
 /* Write lines of a kind that gap.h may leave out. segment: the segment that the line is about, or NULL; it counts as
- * held unless the line itself is written. t: the time of the first line. */
+ * held unless the line itself is written. t: the time of the line. Allocation events are many lines, perhaps older than
+ * the lines before them; a gap around them has the time at which it was last written, or began. */
 void trace_file_put_frequent(enum gap_kind kind, const char *data, size_t len, uint64_t t,
                              const struct trace_segment *segment)
 {
     const uint64_t lines = lines_of(data, len);
     const enum gap_verdict verdict = gap_judge(&trace.gap, kind, lines, len, now_ns());
 
+    if (kind == GAP_BLOCKS)
+        t = trace.gap.reported - trace.t0;
     if (verdict == GAP_WRITE || (verdict == GAP_RESUME && gap_write(/* open: */ false, t)))
         put(data, len);
     else if (verdict == GAP_RESUME)
@@ -208,7 +211,7 @@ bool trace_file_flush(bool wait)
 
     records_begin();
     while ((len = records_take(trace.text, sizeof(trace.text), wait && !trace_recording))) {
-        trace_file_put_frequent(GAP_BLOCKS, trace.text, len, trace.gap.reported - trace.t0, NULL);
+        trace_file_put_frequent(GAP_BLOCKS, trace.text, len, /* t: */ 0, NULL);
         any = true;
     }
     return any;

@@ -78,7 +78,8 @@ uint64_t trace_file_since(uint64_t clock);
  * that a reader knows why the line before it is half a line. */
 void trace_file_put_event(const char *data, size_t len, uint64_t t);
 /* With the lock. Write whole lines of a kind that gap.h may leave out. segment: the segment that the line is
- * about, or NULL; it counts as held unless the line itself is written. t: the time of the first line. */
+ * about, or NULL; it counts as held unless the line itself is written. t: the time of the line; of allocation events,
+ * which are many lines, it does not count. */
 void trace_file_put_frequent(enum gap_kind kind, const char *data, size_t len, uint64_t t,
                              const struct trace_segment *segment);
 /* With the lock. Write the records made so far. wait: wait also for records that are being made. False: there were

@@ -270,7 +270,9 @@ class Export(Base):
         wanted = self.export(*pages).stdout
         self.assertEqual(self.export(f"{self.cwd}/*.page").stdout, wanted)
         self.assertEqual(self.export(f"{self.cwd}/*.page", *pages).stdout, wanted)
-        self.assertEqual(self.samples(self.export(f"{self.cwd}/none*").stdout), {})
+        none = self.export(f"{self.cwd}/none*")
+        self.assertEqual((none.stdout, none.stderr), ("", f"cupool-trace: {self.cwd}/none*: no file has such a name (yet)\n"))
+        self.assertEqual(self.export(self.cwd / "none", rc=2).stdout, "")
 
     def test_json(self) -> None:
         both = json.loads(self.export("--json", *self.pages()).stdout)

@@ -161,9 +161,9 @@ class Everywhere(ConvertCase):
         for command in COMMANDS:
             with self.subTest(command=command):
                 expected = self.convert(command, self.write(whole))
-                self.assertIn("rank 0: killed or still running (no end line)", self.err)
+                self.assertIn("rank 0: killed, still running, or its disk was full (no end line)", self.err)
                 got = self.convert(command, self.write(cut))
-                self.assertIn("rank 0: killed or still running (no end line, last line cut)", self.err)
+                self.assertIn("rank 0: killed, still running, or its disk was full (no end line, last line cut)", self.err)
                 # Some say in their output, too, how it ended, and so differ there.
                 end = {"merge": -1, "to-perfetto": -2}.get(command)
                 self.assertEqual(got.splitlines()[:end], expected.splitlines()[:end])

@@ -110,7 +110,7 @@ class Gaps(Case):
         events.insert(1, ev(50, "segment_free", p=BASE, n=2 * MIB))
         self.check(events, 1, r":2: segment_free 0x7f0000000000 2097152: no live segment starts there")
         for at, change, said in ((3, {"segments": -1}, "gap: segments is -1"), (3, {"open": 2}, "gap: open is 2, not 0 or 1"),
-                                 (3, {"since": "x"}, "gap: since is 'x', not nanoseconds"), (4, {"n": None}, "held: n is None")):
+                                 (3, {"since": "x"}, "gap: since is 'x', not a time in nanoseconds"), (4, {"n": None}, "held: n is None")):
             events = with_gap()
             events[at].update(change)
             self.check(events, 1, rf":{at + 1}: {said}")

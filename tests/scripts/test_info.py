@@ -92,6 +92,23 @@ class Info(unittest.TestCase):
                               env={"PATH": os.environ["PATH"], "CUPOOL_TRACE_FILE": "%e.jsonl"})
         self.assertIn("cupool-info.jsonl", done.stdout)
 
+    def test_what_does_not_run_on_simulated_gpus(self) -> None:
+        """Kernels, and NVIDIA's static cudart. Programs with the stand-ins do."""
+        sources = {"kernels": "void __cudaRegisterFatBinary(void); int main(void) { __cudaRegisterFatBinary(); }",
+                   "static": 'const char *names[] = {"libcuda.so.1", "cudaErrorMissingConfiguration", "cuGetExportTable"}; int main(void) { return !names[0]; }'}
+        with tempfile.TemporaryDirectory() as folder:
+            library = os.path.join(folder, "libkernels.so")
+            subprocess.run(["cc", "-shared", "-fPIC", "-o", library, "-xc", "-"], input="void __cudaRegisterFatBinary(void) {}", text=True, check=True)
+            for name, source in sources.items():
+                program = os.path.join(folder, name)
+                subprocess.run(["cc", "-o", program, f"-Wl,-rpath,{folder}", "-xc", "-", "-xnone", library], input=source, text=True, check=True)
+                for gpus, said in ({"SIMGPU_DEVICES": "2"}, True), ({}, False):
+                    done = subprocess.run([BUILD / "shim/cupool-info", "--check", program], capture_output=True, text=True, timeout=60,
+                                          env={"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(SIM), "LD_PRELOAD": str(BUILD / "shim/libcupool.so"), **gpus})
+                    self.assertEqual("cannot run on simulated GPUs" in done.stdout, said, done.stdout)
+                    if said:
+                        self.assertNotRegex(done.stdout, r"(?m)^verdict +caught|NOT CAUGHT")
+
     def test_wrong_words(self) -> None:
         for args, said in ((["--nosuch"], "'--nosuch' is not understood"), (["x"], "'x' is not understood"), ([""], "'' is not understood"),
                            (["-c", "x"], "'x' is not understood"), (["--check"], "--check needs a command"),
@@ -144,5 +161,5 @@ class Info(unittest.TestCase):
 
     def test_accepts(self) -> None:
         for assignment, status, printed in (("CUPOOL_FREE=strict", 0, ""), ("CUPOOL_FREE=x", 1, "auto | ordered | strict | relaxed\n"), ("CUPOOL_NONE=1", 2, ""),
-                                            ("CUPOOL_FREE", 2, ""), ("CUPOOL_LIMIT=5G", 0, ""), ("CUPOOL_LIMIT=5X", 1, "bytes, with K, M, G or T\n")):
+                                            ("CUPOOL_FREE", 2, ""), ("CUPOOL_LIMIT=5G", 0, ""), ("CUPOOL_LIMIT=5X", 1, "bytes, less than 4194304T, with K, M, G or T\n")):
             self.assertEqual(self.info("--accepts", assignment, status=status, CUPOOL_FREE="bad").stdout, printed)

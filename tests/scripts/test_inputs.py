@@ -3,6 +3,7 @@
 
 import bz2
 import gzip
+import json
 import lzma
 import os
 import re
@@ -24,7 +25,7 @@ class Inputs(Case):
     def test_gzip_cut(self) -> None:
         events = good()[:9] + [ev(1000 + i, "trim", n=i * 7919 % 10007, why="oom") for i in range(2000)]
         packed = gzip.compress(text(events))
-        self.check(packed[:len(packed) // 2], 0, r"killed or still running \(no end line, last line cut\)")
+        self.check(packed[:len(packed) // 2], 0, r"killed, still running, or its disk was full \(no end line, last line cut\)")
         done = self.run_tool("check", self.write(packed[:100] + b"\0" * 50 + packed[150:]))
         self.assertNotEqual(done.returncode, 0)
 
@@ -101,7 +102,31 @@ class Inputs(Case):
         segments = [{**e, "events": "segment"} if i == 0 else e for i, e in enumerate(good()) if i == 0 or e["e"] not in BLOCKS]
         done = self.run_tool("leaks", self.write(segments))
         self.assertEqual(done.stdout, "", done)
-        self.assertIn("it does not tell which blocks are live", done.stderr)
+        self.assertIn("it does not tell which blocks are live; CUPOOL_TRACE_EVENTS=segment,alloc does", done.stderr)
+        gap = {"t": 500, "e": "gap", "why": "limit", "since": 450, "segments": 3, "blocks": 0, "others": 0, "bytes": 300, "open": 0}
+        done = self.run_tool("leaks", self.write([*good()[:-1], gap, good()[-1]]))
+        self.assertEqual(done.stdout, "", done)
+        self.assertRegex(done.stderr, r"which blocks are live: 3 events were left out from 0.000 s on \(limit\)\n$")
+
+    def test_a_trace_that_is_given_twice(self) -> None:
+        """It counts once, under whatever name. Ranks of one host, and processes one after the other, are no such case."""
+        path, copy = self.write(good(), "a.jsonl"), self.write(good(), "b.jsonl")
+        others = [self.write([{**header(), **more}, *good()[1:]], f"{at}.jsonl") for at, more in enumerate(({"rank": 1}, {"pid": 43}, {"t0_unix_ns": 7}))]
+        for again in path, copy:
+            done = self.run_tool("summary", "--json", path, again, *others)
+            self.assertEqual(len(json.loads(done.stdout)["ranks"]), 4)
+            self.assertEqual(done.stderr.count("counted once"), 1)
+            self.assertIn(f"cupool-trace: {again}: the trace {path} again", done.stderr)
+            done = self.run_tool("to-csv", path, again)
+            self.assertEqual(done.stdout, self.run_tool("to-csv", path).stdout)
+            self.assertIn(f"cupool-trace: {again}: the trace {path} again", done.stderr)
+        headless = [self.write(good()[1:], name) for name in ("c.jsonl", "d.jsonl")]
+        self.assertNotIn("again", self.run_tool("summary", *headless).stderr)
+
+    def test_a_statistics_page(self) -> None:
+        done = self.run_tool("summary", self.write(b"CUPOOLST\1\0\0\0" + 500 * b"\0\n"))
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, r": a statistics page, no trace; cupool-trace export reads it\n$")
 
     def test_one_rank_on_two_hosts(self) -> None:
         """As of two runs: the lines tell them apart."""

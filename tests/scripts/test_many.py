@@ -56,7 +56,7 @@ def faulty(events: "list[Event]") -> None:
 
 # The changes of one rank, and the lines that name them.
 UNLIKE: "list[tuple[many.Change, str]]" = [
-    (killed, r"^problems: killed or still running, no end line: rank 77$"),
+    (killed, r"^problems: killed, still running, or its disk was full, no end line: rank 77$"),
     (out_of_memory, r"^problems: out of memory: rank 77; 3 times$"),
     (holds_more, r"^each: peak held 192.0 MiB \(most 1.2 GiB, rank 77\), .*\n(.*\n)+out of line: rank 77: peak held 1.2 GiB \(median 192.0 MiB\)"),
     (strict, r"^out of line: rank 77: free policy auto, strict \(others auto\)$"),
@@ -96,7 +96,7 @@ class Many(Case):
         paths = self.job(RANKS, {**dict.fromkeys(range(100, 150), killed), 7: out_of_memory, **dict.fromkeys(range(200, 230), strict)}, steps=10)
         os.unlink(paths[300])
         lines = self.out().splitlines()
-        self.assertEqual(lines[3:7], ["problems:", "  out of memory: rank 7; 3 times", "  killed or still running, no end line: ranks 100-149",
+        self.assertEqual(lines[3:7], ["problems:", "  out of memory: rank 7; 3 times", "  killed, still running, or its disk was full, no end line: ranks 100-149",
                                       "  rank 300 of 512: no trace given"])
         self.assertEqual(lines[7], "out of line:")
         self.assertEqual(lines[-1], "  and 70 more")
@@ -174,6 +174,6 @@ class Many(Case):
     def test_json(self) -> None:
         self.job(12, {5: holds_more, 6: killed}, steps=4)
         got = json.loads(self.out("--json"))
-        self.assertEqual(got["problems"], ["killed or still running, no end line: rank 6"])
+        self.assertEqual(got["problems"], ["killed, still running, or its disk was full, no end line: rank 6"])
         self.assertEqual({o["rank"] for o in got["out_of_line"]}, {5, 6})
         self.assertEqual(len(got["ranks"]), 12)

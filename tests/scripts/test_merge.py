@@ -40,7 +40,7 @@ class Merge(ConvertCase):
         _, events, last = self.lines(self.write(b, "b"), self.write(a, "a"))
         self.assertEqual([e["rank"] for e in events[:4]], [0, 1, 0, 1])
         self.assertEqual([(f["rank"], f["complete"]) for f in last["files"]], [(0, True), (1, False)])
-        self.assertIn("rank 1: killed or still running", self.err)
+        self.assertIn("rank 1: killed, still running, or its disk was full", self.err)
 
     def test_what_is_no_json_is_left_out(self) -> None:
         lines = text(good()).splitlines(keepends=True)
@@ -138,5 +138,6 @@ class Diff(ConvertCase):
         a = self.write(good())
         self.diff(a, self.write(good()[1:], "b"), status=1)
         self.diff(a, str(self.dir / "none"), status=2)
+        self.assertEqual(self.convert("diff", str(self.dir / "none"), a, status=2), b"")
         for paths in ((a,), (a, a, a), ("-", "-")):
             self.convert("diff", *paths, status=2)

@@ -164,6 +164,9 @@ class Trace(Case):
 
     def test_names_a_directory(self) -> None:
         self.fails(2, r"names a directory; add a file name, for example out/%r.jsonl", "--trace=out/", "--", "true")
+        (self.cwd / "td").mkdir()
+        for name in (".", "..", "td", str(self.cwd)):
+            self.fails(2, rf"--trace={re.escape(name)} names a directory; add a file name, for example {re.escape(name)}/%r.jsonl", f"--trace={name}", "--", "true")
 
 
 class Preload(Case):
@@ -265,6 +268,18 @@ class Simulated(Case):
     def test_not_built(self) -> None:
         shutil.rmtree(self.dir / "src/build/tests")
         self.fails(1, r"the simulated GPU is not built: no libcuda.so.1 in .*/src/build/tests/sim", "--sim", "--", "true")
+
+    def test_installed(self) -> None:
+        """It takes the simulated GPU of its own folder, as in a wheel, and never one of the current folder or of BUILDDIR."""
+        program = self.put(self.dir / "prefix/bin/cupool-run", RUN)
+        self.put(self.dir / "prefix/lib/libcupool.so", self.made)
+        self.put(self.cwd / "build/tests/sim/libcuda.so.1", self.made)
+        for env in ({}, {"BUILDDIR": str(self.dir / "src/build")}):
+            done = subprocess.run([program, "--sim", "--", "true"], env={"PATH": os.environ["PATH"], **env}, cwd=self.cwd, capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr),
+                             (1, f"cupool-run: --sim is of the source tree and of wheels: no libcuda.so.1 in {self.dir}/prefix/lib/cupool/sim\n"))
+        self.put(self.dir / "prefix/lib/cupool/sim/libcuda.so.1", self.made)
+        self.assertEqual(self.env_of("--sim", program=program)["LD_LIBRARY_PATH"], f"{self.dir}/prefix/lib/cupool/sim")
 
 
 class Command(Case):

@@ -137,9 +137,9 @@ class ToPerfetto(ConvertCase):
 
     def test_killed(self) -> None:
         line = self.timeline(self.write(good()[:-2]))
-        self.assertRegex(line.marks[-1]["name"], "killed or still running")
+        self.assertRegex(line.marks[-1]["name"], "killed, still running, or its disk was full")
         self.assertEqual(line.marks[-1]["ts"], 0.3)
-        self.assertIn("rank 0: killed or still running", self.err)
+        self.assertIn("rank 0: killed, still running, or its disk was full", self.err)
 
     def test_size_is_bounded(self) -> None:
         class Count:

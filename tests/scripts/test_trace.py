@@ -38,9 +38,15 @@ class CheckOneFile(Case):
                 self.broken(0, {key: None}, rf":1: header: {key} is missing")
         self.broken(0, {"rank": "three"}, r":1: header: rank is 'three', not a number or null")
         self.broken(0, {"settings": []}, r":1: header: settings is \[\], not an object")
-        self.check(good()[:5] + [header()] + good()[5:], 1, r":6: a second header")
+        self.check(good()[:5] + [header()] + good()[5:], 1, r":6: a second header: two traces in one file")
         self.check(b"", 1, r":0: the file is empty")
         self.check(text(good())[:30], 1, r":1: the header is cut")
+
+    def test_absurd_time(self) -> None:
+        """A negative one, written without its sign. One that can be is no fault."""
+        for t, fault in (2**64 - 10**15, True), (10**19, True), (10**19 - 1, False):
+            out = self.check([*good()[:-1], ev(t, "trim", n=MIB, why="oom"), {"t": t, "e": "end", "dropped": 0}], int(fault))
+            self.assertEqual(len(re.findall(rf"(trim|end): t is {t}, not a time in nanoseconds", out)), 2 * fault, out)
 
     def test_header_null_rank(self) -> None:
         self.check([header(None), *good()[1:]], 0)
@@ -181,7 +187,7 @@ class CheckOneFile(Case):
 
 class Incomplete(Case):
     def test_killed(self) -> None:
-        self.check(good()[:-2], 0, r"ok; killed or still running \(no end line\); 15 lines")
+        self.check(good()[:-2], 0, r"ok; killed, still running, or its disk was full \(no end line\); 15 lines")
         self.assertEqual(self.run_tool("check", "--complete", self.write(good()[:-2])).returncode, 1)
         self.assertEqual(self.run_tool("check", "--complete", self.write(good())).returncode, 0)
 
@@ -189,15 +195,15 @@ class Incomplete(Case):
         whole = text(good()[:9])
         last = len(text(good()[8:9]))
         for missing in (2, last // 2, last - 1):
-            self.check(whole[:-missing], 0, r"killed or still running \(no end line, last line cut\)")
+            self.check(whole[:-missing], 0, r"killed, still running, or its disk was full \(no end line, last line cut\)")
         # Only the newline is missing: the event is whole, and counts.
-        self.check(whole[:-1], 0, r"killed or still running \(no end line\); 9 lines; 2 segments")
+        self.check(whole[:-1], 0, r"killed, still running, or its disk was full \(no end line\); 9 lines; 2 segments")
 
     def test_complete_is_asked_for(self) -> None:
         path = self.write(good()[:-1])
         done = self.run_tool("check", "--complete", path)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("t.jsonl: not complete; killed or still running", done.stdout)
+        self.assertIn("t.jsonl: not complete; killed, still running, or its disk was full", done.stdout)
         file, = json.loads(self.run_tool("check", "--complete", "--json", path).stdout)["files"]
         self.assertEqual((file["ok"], file["problem_count"]), (False, 0))
 
@@ -212,7 +218,7 @@ class Incomplete(Case):
         self.assertEqual((dev["from_stats"], dev["requests"], dev["hits"], dev["misses"]), (False, 4, 2, 2))
         self.assertEqual((dev["peak_live"], dev["peak_held"]), (64 * MIB + 1536, 66 * MIB))
         out = self.run_tool("summary", path).stdout
-        self.assertRegex(out, r"killed or still running")
+        self.assertRegex(out, r"killed, still running, or its disk was full")
         self.assertRegex(out, r"~4 +~2 +~2 +~50.0%")
         self.assertIn("no stats line; requests counted from events", out)
 
@@ -255,7 +261,7 @@ class Incomplete(Case):
             child.stdin.close()
             child.stdout.readline()
             child.send_signal(signal.SIGKILL)
-        self.assertIn("killed or still running", self.run_tool("check", path).stdout)
+        self.assertIn("killed, still running, or its disk was full", self.run_tool("check", path).stdout)
 
 
 class SeveralRanks(Case):

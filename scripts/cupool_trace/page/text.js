@@ -9,7 +9,7 @@ const tracks = data.tracks;
 const LEFT = 112, RIGHT = 14, TOP = 20, BOTTOM = 24;
 const SHOW_AT_FIRST = 8;
 const MARKS = {
-  oom: "out of memory", trim: "trim", policy: "policy", ipc: "IPC handle", mark: "mark of the program", ask: "other processes asked", gap: "events left out", end: "end", killed: "killed or still running",
+  oom: "out of memory", trim: "trim", policy: "policy", ipc: "IPC handle", mark: "mark of the program", ask: "other processes asked", gap: "events left out", end: "end", killed: "killed, still running, or its disk was full",
 };
 // From the back to the front. A quantity that a track lacks is left out, one that the page does not know is not drawn.
 const BANDS = [["held", "cached"], ["live", "live"], ["registered", "registered"], ["host", "host"], ["past", "past"]];

@@ -21,4 +21,8 @@ MUTANTS = [
         ("file->bits == 64 && !file->interp ?", "file ?")]),
     Mutant("check: more words than there is room for", ["check / Chains.test_longer_than_there_is_room_for"], [
         ("if (check.argc + n > ARGS_MAX)", "if (check.argc - n > ARGS_MAX)")]),
+    Mutant("a program with kernels is caught on simulated GPUs", ["info / Info.test_what_does_not_run_on_simulated_gpus"], [
+        ('elf_symbol(&file, "__cudaRegisterFatBinary") == ELF_UNDEFINED', 'false')]),
+    Mutant("NVIDIA's static cudart is caught on simulated GPUs", ["info / Info.test_what_does_not_run_on_simulated_gpus"], [
+        ('(reach->static_in == path && elf_contains(&file, "cuGetExportTable"))', 'false')]),
 ]

@@ -62,6 +62,8 @@ MUTANTS = [
     Mutant("durations have another digit behind the point", ["digits"], [
         ("(unsigned long long)((ns) / 100 % 10)", "(unsigned long long)((ns) / 10 % 10)")]),
 
+    Mutant("a gap that allocation events begin has a time from before its begin", ["shim_trace"], [
+        ("if (kind == GAP_BLOCKS) t = trace.gap.reported - trace.t0;", "")]),
     Mutant("a gap that the rate began ends although the trace is full", ["gap"], [
         ("if (gap->why == GAP_RATE && over)", "if (false)")]),
     Mutant("a line that lacks its newline alone counts as lost", ["shim_trace"], [

@@ -214,7 +214,8 @@ static const struct said {
     {"", ""},
     {"CUPOOL_FREE=strict CUPOOL_LIMIT=5G XCUPOOL_FREE=1 CUPOO=1 CUPOOLER=1 CUPOOL=1 cupool_free=1", ""},
     {"CUPOOL_FREE=fast", "2:CUPOOL_FREE has a value that is not accepted (auto|ordered|strict|relaxed); using auto\n"},
-    {"CUPOOL_RANK=x", "2:CUPOOL_RANK has a value that is not accepted (number); using none\n"},
+    {"CUPOOL_RANK=x",
+     "2:CUPOOL_RANK has a value that is not accepted (a whole number from 0 to 999999999); using none\n"},
     {"CUPOOL_FREEE=1", "2:unknown setting CUPOOL_FREEE (did you mean CUPOOL_FREE?)\n"},
     {"CUPOOL_FRE=1", "2:unknown setting CUPOOL_FRE (did you mean CUPOOL_FREE?)\n"},
     {"CUPOOL_ZZZZZZZZZZZZ=1", "2:unknown setting CUPOOL_ZZZZZZZZZZZZ\n"},
@@ -227,7 +228,8 @@ static const struct said {
     {"CUPOOL_SLACK=20", "2:CUPOOL_SLACK does nothing without CUPOOL_FREE=relaxed\n"},
     {"CUPOOL_SLACK=20 CUPOOL_FREE=relaxed", ""},
     {"CUPOOL_SLACK=", ""},
-    {"CUPOOL_SLACK=x", "2:CUPOOL_SLACK has a value that is not accepted (percent); using 10\n"},
+    {"CUPOOL_SLACK=x",
+     "2:CUPOOL_SLACK has a value that is not accepted (percent, a whole number from 0 to 999999999); using 10\n"},
 };
 
 ISOLATED_OWN(test_report, reports)

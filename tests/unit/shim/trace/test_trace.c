@@ -380,6 +380,37 @@ ISOLATED_CASE(test_limit_is_for_frequent_events, .environment = "CUPOOL_TRACE_LI
     assert_int_equal(unlink(path) | rmdir(folder), 0);
 }
 
+/* Where allocation events reach the limit of the file, the gap has a time that is not before its begin. */
+ISOLATED_CASE(test_time_of_the_gap, .environment = "CUPOOL_TRACE_EVENTS=segment,alloc CUPOOL_TRACE_LIMIT=64K")
+{
+    char folder[] = "/tmp/cupool-test-XXXXXX", path[64], line[1024];
+    unsigned long long t, since;
+    unsigned int gaps = 0;
+    FILE *file;
+
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/t", folder);
+    setenv("CUPOOL_TRACE_FILE", path, 1);
+    fake_start();
+    atomic_store(&fake.ns, START);
+    __real_trace_open();
+    atomic_store(&fake.ns, START + 5 * MS);
+    for (unsigned int i = 0; i < 20000; i++)
+        trace_block(TRACE_BLOCK_ALLOC, &(struct trace_block){.addr = 512 * i, .size = 512, .block = 512});
+    trace_close();
+    file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file)) {
+        if (sscanf(line, "{\"t\":%llu,\"e\":\"gap\",\"why\":\"limit\",\"since\":%llu,", &t, &since) == 2) {
+            assert_true(since >= 5 * MS && t >= since && t < START / 2);
+            gaps++;
+        }
+    }
+    fclose(file);
+    assert_int_equal(gaps, 2); /* its begin, and its end at the file's */
+    assert_int_equal(unlink(path) | rmdir(folder), 0);
+}
+
 /* A header that was written in part and cannot be taken away makes no trace. Its file serves the next run, though a
  * child still has it. */
 ISOLATED_CASE(test_part_of_a_header)
