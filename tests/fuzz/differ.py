@@ -58,6 +58,7 @@ RULES = {
     "cuMemGetHandleForAddressRange": Rule("0|1", "0|1", "address of a block of 2 MiB and more"),
     "cuPointerSetAttribute": Rule(r"\d+", "801", "pointer attributes of virtual memory", backend="vmm"),
     "ipc_capable": Rule(r"\w+", r"\w+", "CUDA IPC handle of virtual memory", backend="vmm"),
+    "p2p_tokens": Rule(r"\d+", "801", "pointer attributes of virtual memory", backend="vmm"),
     "rdma_capable": Rule(r"\w+", r"\w+", "pointer attributes of virtual memory", backend="vmm"),
     "near_full": Rule("0|2", "0|2", "a request for nearly all of the card"),
 }

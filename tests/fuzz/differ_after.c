@@ -26,6 +26,8 @@ static void attribute_tell(void)
 
     out("%d:", (int)given.attribute);
     switch ((int)given.attribute) {
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+        break;
     case CU_POINTER_ATTRIBUTE_CONTEXT:
         out(data == DRAWN_NEVER ? "?" : data == (uintptr_t)drawn_own ? "own" : data ? "+" : "0");
         break;
@@ -37,7 +39,6 @@ static void attribute_tell(void)
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: /* of the driver's allocation */
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
@@ -162,6 +163,16 @@ static void graphs_end(void)
     }
 }
 
+/* What the host sees where natively the free has waited, and nobody else. */
+static void host_tell(void)
+{
+    out(" called=%u", __atomic_load_n(&drawn_called, __ATOMIC_ACQUIRE));
+    for (int i = 0; i < things_count; i++) {
+        if (things[i].kind == K_PINNED || things[i].kind == K_REGISTERED)
+            out(" %08x", sum((const void *)(uintptr_t)things[i].value, things[i].size)); /* NOLINT: an address */
+    }
+}
+
 static void ended(const struct drawn_row *row, unsigned ends)
 {
     const uint64_t value = ends & 1u << K_STREAM    ? (uintptr_t)given.stream
@@ -177,15 +188,18 @@ static void ended(const struct drawn_row *row, unsigned ends)
         t = thing_pick(1u << K_RETAINED);
     if (!t)
         return;
-    if (t->kind == K_MEMORY && !strstr(row->symbol, "Async"))
+    if (t->kind == K_MEMORY && !strstr(row->symbol, "Async")) {
         drawn_freed = value;
+        if (hazards)
+            host_tell();
+    }
     if (t->kind == K_MAPPED) {
         t->kind = K_RANGE;
         t->reach = false;
     } else {
         thing_gone(t);
     }
-    if (ends & (1u << K_MEMORY | 1u << K_PINNED | 1u << K_MAPPED))
+    if (ends & (1u << K_MEMORY | 1u << K_PINNED | 1u << K_REGISTERED | 1u << K_MAPPED))
         graphs_end();
 }
 

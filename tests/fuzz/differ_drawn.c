@@ -65,10 +65,20 @@ static size_t size_drawn(void)
     return chance(8) ? 2 * MIB - 2048 + pick(4096) : chance(4) ? 1 + pick(200000) : 64 + pick(8192);
 }
 
-/* Two pieces of memory, and how many bytes are in both. */
+static const struct thing *pinned_pick(void)
+{
+    const struct thing *t = thing_pick(1u << K_PINNED | 1u << K_REGISTERED);
+
+    return t && t->size >= 64 ? t : NULL;
+}
+
+/* Two pieces of memory, and how many bytes are in both. One of them may be the host's. */
 static size_t ends_draw(void)
 {
-    const struct thing *to = memory_pick(NULL), *from = memory_pick(to);
+    const struct thing *to = memory_pick(NULL), *from = memory_pick(to), *pinned = pinned_pick();
+
+    if (pinned && chance(3))
+        *(chance(3) ? &from : &to) = pinned;
     const size_t to_at = (size_t)pick((uint32_t)to->size / 2) & ~(size_t)7,
                  from_at = (size_t)pick((uint32_t)from->size / 2) & ~(size_t)7;
 
@@ -183,10 +193,15 @@ static bool counts_two(const struct drawn_row *row)
            row_takes(row, "CUmemAccessDesc * access") || row_takes(row, "CUstreamBatchMemOpParams");
 }
 
+static bool in_thing(const struct thing *t, CUdeviceptr p)
+{
+    return p >= t->value && p < t->value + t->size;
+}
+
 static void work_draw(const struct drawn_row *row)
 {
     const size_t n = ends_draw();
-    const struct thing *pinned = thing_pick(1u << K_PINNED | 1u << K_REGISTERED);
+    const struct thing *pinned = pinned_pick();
 
     rows_draw(row, n);
     drawn.value = pick(1 << 20);
@@ -199,7 +214,8 @@ static void work_draw(const struct drawn_row *row)
         given.count = n / element_of(row);
     drawn.host_from = drawn_pageable(0);
     drawn.host_to = drawn_pageable(1);
-    if (pinned && pinned->size >= given.size && chance(2)) {
+    if (pinned && pinned->size >= given.size && !in_thing(pinned, given.to) && !in_thing(pinned, given.from) &&
+        chance(2)) {
         drawn.host_from = (void *)(uintptr_t)pinned->value; /* NOLINT: an address */
         if (chance(2))
             drawn.host_to = drawn.host_from;
