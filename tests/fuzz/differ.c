@@ -232,6 +232,7 @@ static void groups_choose(void)
     if (!groups[PEER] && !chance(3))
         devices = 1;
     groups[DRAWN] = chance(4) || rows_only;
+    sharing = rows_only ? seed % 2 : sharing;
     for (size_t i = 0; i < OPS; i++)
         weight_all += groups[ops[i].group] ? ops[i].weight : 0;
 }

@@ -113,7 +113,8 @@ class Fuzzer:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("CUPOOL_", "LD_PRELOAD"))}
         if self.sim:
             env.update(LD_LIBRARY_PATH=self.sim, SIMGPU_SEED=str(seed + 1))
-            env.setdefault("SIMGPU_DELAY_US", "2" if seed % 4 else "40")
+            # The rows' even seeds look whether frees wait, so there has to be something to wait for.
+            env.setdefault("SIMGPU_DELAY_US", "2" if seed % 4 and not (self.rows and seed % 2 == 0) else "40")
         if self.adversary:
             env["SIMGPU_ADVERSARY"] = str(seed + 1)
         if policy:
@@ -253,7 +254,7 @@ def main() -> int:
             late = time.monotonic() - begin > args.seconds if args.seconds else seeds >= args.count
             if late or failed >= args.failures:
                 break
-    missed = fuzzer.rows_missed() if args.rows else []
+    missed = fuzzer.rows_missed() if args.rows and seeds > 1 else []  # some are called with every other seed
     if missed:
         print(f"never called: {' '.join(missed)}")
     print(f"{seeds} seeds, {calls} answers natively, {compared} lines compared, {failed} failures")

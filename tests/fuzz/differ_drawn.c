@@ -77,8 +77,8 @@ static size_t ends_draw(void)
 {
     const struct thing *to = memory_pick(NULL), *from = memory_pick(to), *pinned = pinned_pick();
 
-    if (pinned && chance(3))
-        *(chance(3) ? &from : &to) = pinned;
+    if (pinned && chance(2))
+        *(chance(4) ? &from : &to) = pinned;
     const size_t to_at = (size_t)pick((uint32_t)to->size / 2) & ~(size_t)7,
                  from_at = (size_t)pick((uint32_t)from->size / 2) & ~(size_t)7;
 
@@ -216,11 +216,8 @@ static void work_draw(const struct drawn_row *row)
     drawn.host_to = drawn_pageable(1);
     if (pinned && pinned->size >= given.size && !in_thing(pinned, given.to) && !in_thing(pinned, given.from) &&
         chance(2)) {
-        drawn.host_from = (void *)(uintptr_t)pinned->value; /* NOLINT: an address */
-        if (chance(2))
-            drawn.host_to = drawn.host_from;
-        if (drawn.host_to == drawn.host_from && !row_takes(row, "void * to"))
-            drawn.host_to = drawn_pageable(1);
+        void *const p = (void *)(uintptr_t)pinned->value; /* NOLINT: an address */
+        *(row_takes(row, "void * to") ? &drawn.host_to : &drawn.host_from) = p;
     }
     copies_fill(n);
     nodes_fill(row);
@@ -404,6 +401,8 @@ static void rest_draw(const struct drawn_row *row)
     drawn.start = drawn_events[0];
     drawn.end = drawn_events[1];
     given.attribute = (CUpointer_attribute)(1 + pick(20));
+    if (!sharing && (given.attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS || row_is(row, "cuPointerSet")))
+        given.attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE; /* else frees wait from now on */
     given.data_list[0] = drawn.room[2];
     given.memory_type = CU_MEM_ALLOCATION_TYPE_PINNED;
     given.pool = (CUmemPoolProps){.allocType = given.memory_type, .location = given.location};

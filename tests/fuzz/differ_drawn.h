@@ -57,7 +57,7 @@ extern unsigned int drawn_called; /* host functions that ran */
 
 /* A row of shim/hooks/. */
 struct drawn_row {
-    const char *symbol, *parameters;
+    const char *symbol, *parameters, *expected; /* effects: a line of tests/rows/expected.txt */
     int (*call)(void *function);
 };
 

@@ -25,8 +25,8 @@
 #undef DRIVER_ROW
 
 static const struct drawn_row rows[] = {
-#define RUNTIME_ROW(symbol, parameters, names, expected, words, ...) {#symbol, #parameters, symbol##_drawn},
-#define DRIVER_ROW(symbol, parameters, names, expected, words, ...)  {#symbol, #parameters, symbol##_drawn},
+#define RUNTIME_ROW(symbol, parameters, names, expected, words, ...) {#symbol, #parameters, expected, symbol##_drawn},
+#define DRIVER_ROW(symbol, parameters, names, expected, words, ...)  {#symbol, #parameters, expected, symbol##_drawn},
 #include "drawn.h"
 };
 #define ROWS (sizeof(rows) / sizeof(rows[0]))
@@ -115,6 +115,25 @@ static bool needs_quiet(const struct drawn_row *row)
             thing_find(1u << K_ASYNC | 1u << K_MANAGED, given.ptr));
 }
 
+/* Does the row make all later frees wait, with the arguments that it gets here? Then they do not show any more whether
+ * calls are seen, so there are seeds without. */
+static bool row_strict(const struct drawn_row *row)
+{
+    static const char *const words[] = {"strict \"", "strict-one \"", "strict-one second"};
+    /* Work of another context, memory that goes without a wait, and the runtime's call of a strict one. */
+    static const char *const others[] = {
+        "cuGreen",         "cuCtxFromGreen",     "cuMemMap",     "cuMemUnmap",         "cudaIpc",
+        "cuMemAllocAsync", "cuMemAllocFromPool", "cuPointerSet", "cuMemPoolSetAccess", "cuMemSetAccess"};
+
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if (row_is(row, others[i]))
+            return true;
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (strstr(row->expected, words[i]))
+            return true;
+    return false;
+}
+
 /* In braces where docs/differences.md allows another answer. */
 static void answer_tell(const struct drawn_row *row, int code)
 {
@@ -132,7 +151,8 @@ static bool call(const struct drawn_row *row, CUstream on)
     CUcontext now = NULL;
     int code;
 
-    if (!function || row_left_out(row, false) || things_count > 36 || (!on && !memory_ensure()))
+    if (!function || (!sharing && row_strict(row)) || row_left_out(row, false) || things_count > 36 ||
+        (!on && !memory_ensure()))
         return false;
     draw(row);
     if (on)
@@ -181,6 +201,18 @@ static void capture(CUstream stream)
     drawn_wait(); /* a capture for graphics is none on the simulated GPU: the work has been done */
 }
 
+/* Host work, and a free that natively waits for it. */
+static void begin_host_work(void)
+{
+    const struct drawn_row *row = &rows[pick(ROWS)];
+
+    while (!strstr(row->expected, "host-work"))
+        row = &rows[pick(ROWS)];
+    call(row_named("cuMemHostAlloc"), NULL);
+    call(row, NULL);
+    call(row_named(chance(2) ? "cuMemFree_v2" : "cudaFree"), NULL);
+}
+
 /* What chance seldom makes in this order: half of the sequences begin with one of these. */
 static void begin(void)
 {
@@ -196,8 +228,6 @@ static void begin(void)
         {"cuGraphAddNode_v2", "cuGraphInstantiateWithParams", "cuGraphLaunch_ptsz"},
         {"cuIpcGetMemHandle", "cuIpcOpenMemHandle_v2"},
         {"cuMemHostRegister_v2", "cuMemcpyHtoDAsync_v2"},
-        {"cuMemHostAlloc", "cuMemcpyDtoHAsync_v2", "cuMemFree_v2"},
-        {"cudaMallocHost", "cuMemcpyAsync", "cudaFree"},
         {"cuMemAllocManaged", "cuMemPrefetchAsync_v2"},
         {"cuMemAllocHost_v2", "cuMemHostGetDevicePointer_v2"},
         {"cuMemAllocPitch_v2", "cuMemcpy2D_v2"},
@@ -222,6 +252,8 @@ void op_rows(void)
         return;
     if (chance(2))
         begin();
+    else if (chance(2))
+        begin_host_work();
     for (uint32_t i = 0; i <= n; i++) { /* as many operations as there are rows call each of them */
         const struct drawn_row *row = i ? row_pick() : &rows[op_number % ROWS];
         if (call(row, NULL) && (strstr(row->symbol, "BeginCapture") || strstr(row->symbol, "BeginRecapture")))
