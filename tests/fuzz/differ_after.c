@@ -55,7 +55,7 @@ static void attribute_tell(void)
     }
 }
 
-/* What has been written, in a few words. */
+/* The results that have been written, in a few words. */
 static void results_tell(const struct drawn_row *row)
 {
     const struct cudaPointerAttributes *a = (const void *)drawn.room[0];
@@ -163,7 +163,7 @@ static void graphs_end(void)
     }
 }
 
-/* What the host sees where natively the free has waited, and nobody else. */
+/* Natively the free has waited, and nobody else: so much does the host see. */
 static void host_tell(void)
 {
     out(" called=%u", __atomic_load_n(&drawn_called, __ATOMIC_ACQUIRE));

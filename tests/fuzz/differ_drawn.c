@@ -421,7 +421,7 @@ static void rest_draw(const struct drawn_row *row)
     drawn.pool = (CUmemoryPool)(uintptr_t)value_of(thing_pick(1u << K_POOL)); /* NOLINT */
 }
 
-/* What results are written to. */
+/* Results are written here. */
 static void results_clear(void)
 {
     void *const made[] = {&given.made,         &given.graph_made, &drawn.event_made, &drawn.exec_made,

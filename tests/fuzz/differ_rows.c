@@ -213,7 +213,7 @@ static void begin_host_work(void)
     call(row_named(chance(2) ? "cuMemFree_v2" : "cudaFree"), NULL);
 }
 
-/* What chance seldom makes in this order: half of the sequences begin with one of these. */
+/* Chance seldom makes these calls in this order, so half of the sequences begin with some of them. */
 static void begin(void)
 {
     static const char *const first[][4] = {

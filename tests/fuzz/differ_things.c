@@ -24,7 +24,7 @@ unsigned char *drawn_pageable(int i)
     return pageable[i];
 }
 
-/* What a row makes besides handles, which have results of their own, and what it ends. */
+/* Rows make handles, which have results of their own; and these make and end other things. */
 static const struct {
     const char *begin;
     int makes; /* -1: nothing */
