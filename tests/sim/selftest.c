@@ -176,6 +176,24 @@ static void test_graph_launch(void)
     OK(p_cuMemFree_v2(p));
 }
 
+/* A plain fill of host memory has ended when it returns. */
+static void test_fill_of_host(void)
+{
+    LOAD(cuMemAllocHost_v2);
+    LOAD(cuMemsetD8_v2);
+    LOAD(cuMemFreeHost);
+    unsigned char *p;
+    int wrong = 0;
+
+    OK(p_cuMemAllocHost_v2((void **)&p, 16));
+    for (int i = 1; i <= 200; i++) {
+        OK(p_cuMemsetD8_v2((CUdeviceptr)(uintptr_t)p, (unsigned char)i, 16));
+        wrong += __atomic_load_n(&p[15], __ATOMIC_ACQUIRE) != (unsigned char)i;
+    }
+    CHECK_EQ(wrong, 0);
+    OK(p_cuMemFreeHost(p));
+}
+
 /* Pools of the program's own. */
 static void test_pools(void)
 {
@@ -240,6 +258,7 @@ int main(int argc, char **argv)
     test_env();
     test_batch();
     test_graph_launch();
+    test_fill_of_host();
     test_pools();
     test_retain_beside_reset();
     test_sticky(); /* last: kills a context */
