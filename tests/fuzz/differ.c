@@ -2,11 +2,15 @@
 /*
  * differ.c - the differential fuzzer's program: operations by seed, threads, the log.
  *
- *   differ --seed N [--ops N] [--hazards] [--flush] [--only FILE]
+ *   differ --seed N [--ops N] [--hazards] [--rows] [--simulated] [--flush] [--only FILE]
+ *   differ --list [--simulated]
  *
  * Each operation draws from a generator of its own, made of the seed and its number, and names objects by slots. So any
  * part of the operations (--only: a file of numbers) is a sequence, too, and a long one can be made short. The seed
  * also says which kinds of operations there are: what cupool sees of some changes what it does from then on.
+ *
+ * --rows: nothing but drawn rows of shim/hooks/ (differ_rows.c), which otherwise are in a part of the seeds; --list
+ * names them all, with the reason of those that are left out. --simulated: there are more of them on simulated GPUs.
  *
  * It judges nothing; differ.py does. See differ.h.
  *
@@ -29,6 +33,7 @@ struct capture captures[CAPTURES];
 struct context contexts[CONTEXTS];
 int self, devices;
 bool hazards, abandon, pressure, sharing;
+uint64_t op_number;
 
 static uint64_t seed, rng;
 static bool flush; /* after each operation, for a program that crashes */
@@ -163,7 +168,7 @@ void errors_forget(void)
 
 /* ---- operations ---- */
 
-enum group { BASIC, WORK, CAPTURE, CONTEXT, PEER, HOST, RESET, IPC, PRESSURE, GROUPS };
+enum group { BASIC, WORK, CAPTURE, CONTEXT, PEER, HOST, RESET, IPC, PRESSURE, DRAWN, GROUPS };
 
 static const struct {
     const char *name;
@@ -204,26 +209,30 @@ static const struct {
     {"ipc", op_ipc, 2, IPC},
     {"device", op_device, 2, BASIC},
     {"near_full", op_near_full, 1, PRESSURE},
+    {"rows", op_rows, 12, DRAWN},
 };
 #define OPS (sizeof(ops) / sizeof(ops[0]))
 
 static bool groups[GROUPS];
 static unsigned weight_all, threads_used;
+static bool rows_only;
 static size_t op_now;
 
 /* Each group but the basic ones is in a part of the seeds; what makes every later free wait in few. */
 static void groups_choose(void)
 {
-    static const unsigned rarity[GROUPS] = {1, 1, 2, 8, 6, 2, 5, 8, 8};
+    static const unsigned rarity[DRAWN] = {1, 1, 2, 8, 6, 2, 5, 8, 8};
 
     rng = mix(seed);
-    for (int g = 0; g < GROUPS; g++)
-        groups[g] = chance(rarity[g]);
+    for (int g = 0; g < DRAWN; g++)
+        groups[g] = chance(rarity[g]) && !rows_only;
     pressure = groups[PRESSURE];
     sharing = chance(6);
     threads_used = chance(2) ? THREADS : 1;
     if (!groups[PEER] && !chance(3))
         devices = 1;
+    groups[DRAWN] = chance(4) || rows_only;
+    sharing = rows_only ? seed % 2 : sharing;
     for (size_t i = 0; i < OPS; i++)
         weight_all += groups[ops[i].group] ? ops[i].weight : 0;
 }
@@ -276,6 +285,7 @@ static void captures_abandon(void)
 
 static void op_make(uint64_t i)
 {
+    op_number = i;
     rng = mix(seed * 0x9e3779b97f4a7c15u + i);
     uint32_t w = pick(weight_all);
     const int thread = (int)pick(threads_used);
@@ -366,13 +376,19 @@ int main(int argc, char **argv)
 {
     const char *only_path = NULL;
     uint64_t n = 1000;
-    bool usage = false;
+    bool usage = false, list = false;
 
     devices = DEVICES;
     for (int i = 1; i < argc && argv[i]; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (!strcmp(argv[i], "--hazards"))
             hazards = true;
+        else if (!strcmp(argv[i], "--rows"))
+            rows_only = true;
+        else if (!strcmp(argv[i], "--simulated"))
+            simulated = true;
+        else if (!strcmp(argv[i], "--list"))
+            list = true;
         else if (!strcmp(argv[i], "--flush"))
             flush = true;
         else if (!strcmp(argv[i], "--seed") && value)
@@ -385,8 +401,14 @@ int main(int argc, char **argv)
             usage = true;
     }
     if (usage) {
-        fprintf(stderr, "usage: differ --seed N [--ops N] [--hazards] [--flush] [--only FILE]\n");
+        fprintf(stderr,
+                "usage: differ --seed N [--ops N] [--hazards] [--rows] [--simulated] [--flush] [--only FILE]\n");
         return 2;
+    }
+    if (list) {
+        rows_list();
+        log_flush();
+        return 0;
     }
     groups_choose();
     start();

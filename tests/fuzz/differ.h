@@ -139,7 +139,8 @@ extern int self, devices; /* the thread that runs; how many devices are used */
 extern bool sharing;      /* memory that device and host share at any time: cupool's frees wait from then on */
 extern bool pressure;     /* devices get full */
 extern bool hazards;      /* rely on cudaFree having waited */
-extern bool abandon;      /* end all captures after this operation: they need not be alike with and without cupool */
+extern uint64_t op_number;
+extern bool abandon; /* end all captures after this operation: they need not be alike with and without cupool */
 
 /* ---- differ.c ---- */
 uint32_t pick(uint32_t n); /* a random number below n, of this operation */
@@ -178,8 +179,11 @@ op_fn op_block, op_errors, op_attributes, op_info, op_near_full, op_stale, op_ho
 op_fn op_fill, op_copy, op_transfer, op_read, op_host_look, op_count, op_stream, op_sync, op_query, op_event, op_record,
     op_elapsed, op_peer_copy;
 op_fn op_capture, op_launch, op_exchange, op_fork;
+op_fn op_rows;
 op_fn op_context, op_context_use, op_primary, op_popped, op_reset, op_peer, op_ipc, op_device;
 void capture_end(int index);
+extern bool simulated; /* the GPUs are: rows that could harm a real one are drawn, too */
+void rows_list(void);
 void block_dead(struct block *b);
 void lane_dead(int index);
 void everything_dead(int dev);

@@ -2,12 +2,15 @@
 """Run the program differ without cupool and under it, with the same seeds, and compare what it says line by line.
 
     differ.py PROGRAM --library LIBCUPOOL [--sim FOLDER] [--seed N] [--count N] [--ops N] [--adversary] [--policies LIST]
+        [--rows] [--set NAME=VALUE]
 
 For each seed: natively and with CUPOOL_FREE=auto and strict where the program relies on cudaFree having waited
 (--hazards), and natively and with ordered and relaxed where it does not. A difference is a failure unless one of RULES,
-each of which cites a heading of docs/differences.md, allows it. Of a failure the seed is told, and a short part of its operations
-that shows it. Without --sim it runs on the real GPUs, with a program of
-`cc -D_GNU_SOURCE -pthread -o differ tests/fuzz/differ*.c -lcudart -lcuda`.
+each of which cites a heading of docs/differences.md, allows it. Of a failure the seed is told, and a short part of its
+operations that shows it. With --rows nothing but rows of shim/hooks/ is called, and a row that is called by no seed is a failure,
+too, unless the program says why it leaves it out (differ --list). Without --sim it runs on the real GPUs, with a program of
+`python3 tests/rows/rows.py --drawn shim/hooks.def tests/rows/expected.txt drawn.h cc` and then
+`cc -D_GNU_SOURCE -pthread -I. -Ishim -Itests/rows -o differ tests/fuzz/differ*.c -lcudart -lcuda`.
 
 It does not judge CUDA: an answer on which both runs agree is right.
 """
@@ -22,18 +25,20 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 
 class Rule(NamedTuple):
-    """A field's answers natively and under cupool. heading: how the heading of docs/differences.md begins."""
+    """A field's answers natively and under cupool. heading: how the heading of docs/differences.md begins; backend: the one
+    that the difference is of."""
 
     native: str
     cupool: str
     heading: str
     policies: str = "auto ordered strict relaxed"
+    backend: str = ""
 
 
 RULES = {
@@ -48,9 +53,17 @@ RULES = {
     "buffer_id": Rule("own", "own|shared", "`CU_POINTER_ATTRIBUTE_BUFFER_ID`, `SYNC_MEMOPS`"),
     "stale_read": Rule("1", "0|1", "out-of-bounds accesses and uses after the free"),
     "popped": Rule("1", "0|1", "`cudaFree` by a thread that had a context and has popped it"),
+    "cuIpcOpenMemHandle": Rule(r"\d+", "1|201", "CUDA IPC handle of a block that shares"),
+    "cuIpcOpenMemHandle_v2": Rule(r"\d+", "1|201", "CUDA IPC handle of a block that shares"),
+    "cuMemGetHandleForAddressRange": Rule("0|1", "0|1", "address of a block of 2 MiB and more"),
+    "cuPointerSetAttribute": Rule(r"\d+", "801", "pointer attributes of virtual memory", backend="vmm"),
+    "ipc_capable": Rule(r"\w+", r"\w+", "CUDA IPC handle of virtual memory", backend="vmm"),
+    "p2p_tokens": Rule(r"\d+", "801", "pointer attributes of virtual memory", backend="vmm"),
+    "rdma_capable": Rule(r"\w+", r"\w+", "pointer attributes of virtual memory", backend="vmm"),
     "near_full": Rule("0|2", "0|2", "a request for nearly all of the card"),
 }
 FIELD = re.compile(r"(\w+)\{([^}]*)\}")
+ROW = re.compile(r" (cu\w+)[={]")
 QUERY = re.compile(r"((?:\bstream=|\bevent=|\bquery_after_free\{))600")
 
 DIFFERENCES = Path(__file__).resolve().parents[2] / "docs" / "differences.md"
@@ -65,7 +78,7 @@ def headings_missing() -> list[str]:
     return [name for name, rule in RULES.items() if text is not None and f"\n### {rule.heading}" not in text]
 
 
-def allowed(native: str, cupool: str, policy: str) -> bool:
+def allowed(native: str, cupool: str, policy: str, backend: str = "") -> bool:
     """May these two lines differ as they do?"""
     if native == cupool:
         return True
@@ -75,7 +88,8 @@ def allowed(native: str, cupool: str, policy: str) -> bool:
         rule = RULES[name]
         if not re.fullmatch(rule.native, said):
             return False
-        if said != answer and not (re.fullmatch(rule.cupool, answer) and policy in rule.policies.split()):
+        if said != answer and not (re.fullmatch(rule.cupool, answer) and policy in rule.policies.split()
+                                   and rule.backend in ("", backend)):
             return False
     return True
 
@@ -90,18 +104,23 @@ class Fuzzer:
     ops: int
     adversary: bool
     timeout: float
+    rows: bool
+    settings: dict[str, str]
+    called: set[str] = field(default_factory=set)
 
     def run(self, seed: int, policy: str, hazards: bool, only: list[int] | None = None) -> list[str]:
         """The lines that the program wrote; the last one says how it ended. policy: empty for no cupool."""
         env = {k: v for k, v in os.environ.items() if not k.startswith(("CUPOOL_", "LD_PRELOAD"))}
         if self.sim:
             env.update(LD_LIBRARY_PATH=self.sim, SIMGPU_SEED=str(seed + 1))
-            env.setdefault("SIMGPU_DELAY_US", "2" if seed % 4 else "40")
+            # The rows' even seeds look whether frees wait, so there has to be something to wait for.
+            env.setdefault("SIMGPU_DELAY_US", "2" if seed % 4 and not (self.rows and seed % 2 == 0) else "40")
         if self.adversary:
             env["SIMGPU_ADVERSARY"] = str(seed + 1)
         if policy:
-            env.update(LD_PRELOAD=self.library, CUPOOL_FREE=policy, CUPOOL_TRACE_FILE="off", CUPOOL_LOG_LEVEL="error")
+            env.update(LD_PRELOAD=self.library, CUPOOL_FREE=policy, CUPOOL_TRACE_FILE="off", CUPOOL_LOG_LEVEL="error", **self.settings)
         command = [self.program, "--seed", str(seed), "--ops", str(self.ops)] + ["--hazards"] * hazards
+        command += ["--rows"] * self.rows + ["--simulated"] * bool(self.sim)
         with tempfile.NamedTemporaryFile("w") as file:
             if only is not None:
                 file.write("\n".join(map(str, only)))
@@ -114,12 +133,20 @@ class Fuzzer:
                 return (late.stdout or b"").decode(errors="replace").splitlines() + ["hangs"]
         return done.stdout.decode(errors="replace").splitlines() + [f"ends with {done.returncode}"]
 
+    def rows_missed(self) -> list[str]:
+        """Rows that should have been called and were not."""
+        env = {**os.environ, **({"LD_LIBRARY_PATH": self.sim} if self.sim else {})}
+        command = [self.program, "--list"] + ["--simulated"] * bool(self.sim)
+        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True)
+        named = [line.partition(" ") for line in done.stdout.decode().splitlines()]
+        return [name for name, _, why in named if not why and name not in self.called]
+
     def difference(self, seed: int, policy: str, hazards: bool, native: list[str], cupool: list[str]) -> str:
         """The first difference that no rule allows, in words, or nothing."""
         for a, b in zip(native, cupool):
             if self.adversary:  # which answers queries as it likes
                 a, b = QUERY.sub(r"\g<1>0", a), QUERY.sub(r"\g<1>0", b)
-            if not allowed(a, b, policy):
+            if not allowed(a, b, policy, self.settings.get("CUPOOL_BACKEND", "")):
                 return f"natively  {a}\n  {policy:8}  {b}"
         if len(native) != len(cupool):
             return f"natively  {len(native)} lines, {native[-1]}\n  {policy:8}  {len(cupool)} lines, {cupool[-1]}"
@@ -177,6 +204,7 @@ class Fuzzer:
         for hazards, names in MODES:
             names = [name for name in names if name in policies]
             native = self.run(seed, "", hazards) if names else []
+            self.called.update(*(ROW.findall(line) for line in native))
             calls += sum(line.count("=") + line.count("{") for line in native)
             for policy in names:
                 compared += len(native)
@@ -201,12 +229,15 @@ def main() -> int:
     parser.add_argument("--shrink", type=float, default=60, help="seconds for making a failure short")
     parser.add_argument("--adversary", action="store_true", help="the simulated GPU behaves as badly as CUDA allows")
     parser.add_argument("--policies", default="auto,ordered,strict,relaxed")
+    parser.add_argument("--rows", action="store_true", help="call rows of shim/hooks/ alone, and every one")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of cupool's")
     parser.add_argument("--failures", type=int, default=3, help="stop after so many")
     args = parser.parse_args()
     for name in headings_missing():
         print(f"docs/differences.md has no heading that begins with: {RULES[name].heading} (rule {name})")
         return 1
-    fuzzer = Fuzzer(args.program, os.path.abspath(args.library), args.sim, args.ops, args.adversary, args.timeout)
+    fuzzer = Fuzzer(args.program, os.path.abspath(args.library), args.sim, args.ops, args.adversary, args.timeout,
+                    args.rows, dict(word.split("=", 1) for word in args.set))
     calls = compared = failed = seeds = 0
     begin = time.monotonic()
     with ThreadPoolExecutor(args.jobs) as pool:
@@ -223,8 +254,11 @@ def main() -> int:
             late = time.monotonic() - begin > args.seconds if args.seconds else seeds >= args.count
             if late or failed >= args.failures:
                 break
+    missed = fuzzer.rows_missed() if args.rows and seeds > 1 else []  # some are called with every other seed
+    if missed:
+        print(f"never called: {' '.join(missed)}")
     print(f"{seeds} seeds, {calls} answers natively, {compared} lines compared, {failed} failures")
-    return 1 if failed else 0
+    return 1 if failed or missed else 0
 
 
 if __name__ == "__main__":

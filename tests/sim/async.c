@@ -2,27 +2,69 @@
 /*
  * async.c - stream-ordered allocation, as far as programs can tell.
  *
- * The call takes memory; a free takes its turn in the stream. There is no pool: nothing is kept, so trimming and
+ * The call takes memory; a free takes its turn in the stream. Pools can be made, and keep nothing, so trimming and
  * thresholds have no effect. Captures are not supported.
  *
  * Locking: each function takes sim_lock() itself.
  */
 #include "sim.h"
 
-/* One default pool per device; the handle is the address of its slot. */
-static char pools[SIM_DEVICES_MAX];
+/* One default pool per device, then those that programs make; the handle is the address of its slot. */
+#define POOLS_MAX 256
+static struct pool {
+    bool made;
+    int dev;
+} pools[SIM_DEVICES_MAX + POOLS_MAX];
 
 CUmemoryPool sim_pool_of(int dev)
 {
+    pools[dev].dev = dev;
     return (CUmemoryPool)(void *)&pools[dev];
 }
 
 static bool pool_ok(CUmemoryPool pool)
 {
-    char *p = (char *)pool;
+    struct pool *p = (struct pool *)(void *)pool;
 
-    return p >= pools && p < pools + sim_settings.devices;
+    return p >= pools && p < pools + SIM_DEVICES_MAX + POOLS_MAX && (p < pools + sim_settings.devices || p->made);
 }
+
+static int pool_device(CUmemoryPool pool)
+{
+    return ((struct pool *)(void *)pool)->dev;
+}
+
+/* Whether the processor can reach a pool's memory makes no difference here. */
+static CUresult pool_make(CUmemoryPool *ret, const CUmemPoolProps *props)
+{
+    const bool on_device = props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    const int dev = on_device ? props->location.id : 0;
+
+    if (!ret || !props || dev < 0 || dev >= sim_settings.devices || props->allocType == CU_MEM_ALLOCATION_TYPE_INVALID)
+        return CUDA_ERROR_INVALID_VALUE;
+    SIM_LOCKED();
+    for (struct pool *p = pools + SIM_DEVICES_MAX; p < pools + SIM_DEVICES_MAX + POOLS_MAX; p++) {
+        if (!p->made) {
+            *p = (struct pool){true, dev};
+            *ret = (CUmemoryPool)(void *)p;
+            return CUDA_SUCCESS;
+        }
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Memory that is out stays until it is freed. */
+static CUresult pool_end(CUmemoryPool pool)
+{
+    SIM_LOCKED();
+    if (!pool_ok(pool) || !((struct pool *)(void *)pool)->made)
+        return CUDA_ERROR_INVALID_VALUE;
+    ((struct pool *)(void *)pool)->made = false;
+    return CUDA_SUCCESS;
+}
+
+SIM_CALL(cuMemPoolCreate, (CUmemoryPool * ret, const CUmemPoolProps *props), pool_make(ret, props))
+SIM_CALL(cuMemPoolDestroy, (CUmemoryPool pool), pool_end(pool))
 
 static CUresult pool_get(CUmemoryPool *ret, CUdevice dev)
 {
@@ -105,7 +147,7 @@ static CUresult give_back(CUdeviceptr ptr, CUstream handle, bool pt)
 
 SIM_PAIR(cuMemAllocAsync, cuMemAllocAsync_ptsz, (CUdeviceptr * ptr, size_t size, CUstream s), get(ptr, size, s, pt, -1))
 SIM_CALL(cuMemAllocFromPoolAsync, (CUdeviceptr * ptr, size_t size, CUmemoryPool pool, CUstream s),
-         pool_ok(pool) ? get(ptr, size, s, false, (int)((char *)pool - pools)) : CUDA_ERROR_INVALID_VALUE)
+         pool_ok(pool) ? get(ptr, size, s, false, pool_device(pool)) : CUDA_ERROR_INVALID_VALUE)
 SIM_CALL(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr * ptr, size_t size, CUmemoryPool pool, CUstream s),
-         pool_ok(pool) ? get(ptr, size, s, true, (int)((char *)pool - pools)) : CUDA_ERROR_INVALID_VALUE)
+         pool_ok(pool) ? get(ptr, size, s, true, pool_device(pool)) : CUDA_ERROR_INVALID_VALUE)
 SIM_PAIR(cuMemFreeAsync, cuMemFreeAsync_ptsz, (CUdeviceptr ptr, CUstream s), give_back(ptr, s, pt))

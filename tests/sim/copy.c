@@ -305,9 +305,17 @@ CUresult sim_set_of(uint64_t dst, size_t pitch, uint32_t value, unsigned elem, s
     return CUDA_SUCCESS;
 }
 
-/* Fills are asynchronous to the host even in their plain form, as natively for device memory. */
+/* Does the host share the memory? */
+static bool of_host(uint64_t addr)
+{
+    const struct sim_alloc *a = sim_alloc_find(addr);
+
+    return a && (a->kind == SIM_MEM_HOST || a->kind == SIM_MEM_REGISTERED || a->kind == SIM_MEM_MANAGED);
+}
+
+/* In their plain form fills are asynchronous to the host for device memory, and wait for themselves for host memory. */
 static CUresult set(uint64_t dst, size_t pitch, uint32_t value, unsigned elem, size_t width, size_t height,
-                    CUstream handle, bool pt)
+                    CUstream handle, bool pt, bool plain)
 {
     struct sim_work w;
     CUstream s;
@@ -322,34 +330,34 @@ static CUresult set(uint64_t dst, size_t pitch, uint32_t value, unsigned elem, s
     if (r == CUDA_SUCCESS)
         r = sim_work_check(&w, s->ctx->dev);
     if (r == CUDA_SUCCESS)
-        r = sim_submit(s, &w, false);
+        r = sim_submit(s, &w, plain && !s->cap && of_host(dst));
     return r;
 }
 
 SIM_PAIR(cuMemsetD8_v2, cuMemsetD8_v2_ptds, (CUdeviceptr dst, unsigned char v, size_t n),
-         set(dst, 0, v, 1, n, 1, NULL, pt))
+         set(dst, 0, v, 1, n, 1, NULL, pt, true))
 SIM_PAIR(cuMemsetD16_v2, cuMemsetD16_v2_ptds, (CUdeviceptr dst, unsigned short v, size_t n),
-         set(dst, 0, v, 2, n, 1, NULL, pt))
+         set(dst, 0, v, 2, n, 1, NULL, pt, true))
 SIM_PAIR(cuMemsetD32_v2, cuMemsetD32_v2_ptds, (CUdeviceptr dst, unsigned int v, size_t n),
-         set(dst, 0, v, 4, n, 1, NULL, pt))
+         set(dst, 0, v, 4, n, 1, NULL, pt, true))
 SIM_PAIR(cuMemsetD8Async, cuMemsetD8Async_ptsz, (CUdeviceptr dst, unsigned char v, size_t n, CUstream s),
-         set(dst, 0, v, 1, n, 1, s, pt))
+         set(dst, 0, v, 1, n, 1, s, pt, false))
 SIM_PAIR(cuMemsetD16Async, cuMemsetD16Async_ptsz, (CUdeviceptr dst, unsigned short v, size_t n, CUstream s),
-         set(dst, 0, v, 2, n, 1, s, pt))
+         set(dst, 0, v, 2, n, 1, s, pt, false))
 SIM_PAIR(cuMemsetD32Async, cuMemsetD32Async_ptsz, (CUdeviceptr dst, unsigned int v, size_t n, CUstream s),
-         set(dst, 0, v, 4, n, 1, s, pt))
+         set(dst, 0, v, 4, n, 1, s, pt, false))
 SIM_PAIR(cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds, (CUdeviceptr dst, size_t pitch, unsigned char v, size_t w, size_t h),
-         set(dst, pitch, v, 1, w, h, NULL, pt))
+         set(dst, pitch, v, 1, w, h, NULL, pt, true))
 SIM_PAIR(cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds, (CUdeviceptr dst, size_t pitch, unsigned short v, size_t w, size_t h),
-         set(dst, pitch, v, 2, w, h, NULL, pt))
+         set(dst, pitch, v, 2, w, h, NULL, pt, true))
 SIM_PAIR(cuMemsetD2D32_v2, cuMemsetD2D32_v2_ptds, (CUdeviceptr dst, size_t pitch, unsigned int v, size_t w, size_t h),
-         set(dst, pitch, v, 4, w, h, NULL, pt))
+         set(dst, pitch, v, 4, w, h, NULL, pt, true))
 SIM_PAIR(cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz,
          (CUdeviceptr dst, size_t pitch, unsigned char v, size_t w, size_t h, CUstream s),
-         set(dst, pitch, v, 1, w, h, s, pt))
+         set(dst, pitch, v, 1, w, h, s, pt, false))
 SIM_PAIR(cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz,
          (CUdeviceptr dst, size_t pitch, unsigned short v, size_t w, size_t h, CUstream s),
-         set(dst, pitch, v, 2, w, h, s, pt))
+         set(dst, pitch, v, 2, w, h, s, pt, false))
 SIM_PAIR(cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz,
          (CUdeviceptr dst, size_t pitch, unsigned int v, size_t w, size_t h, CUstream s),
-         set(dst, pitch, v, 4, w, h, s, pt))
+         set(dst, pitch, v, 4, w, h, s, pt, false))

@@ -6,7 +6,7 @@
  * operation on a stream. Only copies, fills and host functions can be nodes made by hand; graphs are not updated as a
  * whole, and conditional and memory nodes are not simulated.
  *
- * Locking: sim_lock(), taken here; an executable graph is kept by the launches that are under way.
+ * Locking: sim_lock(), taken here; a launch has a copy of its executable graph, which may change or end meanwhile.
  */
 #include "sim.h"
 
@@ -223,7 +223,7 @@ static CUresult node_change(CUgraphNode node, CUresult r, const struct sim_work 
     return r;
 }
 
-/* Launches that are under way keep what they began with: natively that is not to be changed meanwhile, either. */
+/* Launches that have been made keep what they were made with. */
 static CUresult exec_change(CUgraphExec exec, CUgraphNode node, CUresult r, const struct sim_work *w)
 {
     if (r != CUDA_SUCCESS || !exec || exec->magic != SIM_MAGIC_EXEC || !node || node->magic != SIM_MAGIC_NODE)
@@ -335,17 +335,24 @@ static void stalled_here(void)
         sim_ctx_stalled(ctx);
 }
 
+static CUgraphExec exec_new(size_t n)
+{
+    CUgraphExec exec = calloc(1, sizeof(*exec));
+
+    exec->magic = SIM_MAGIC_EXEC;
+    exec->refs = 1;
+    exec->n = n;
+    exec->works = calloc(n ? n : 1, sizeof(*exec->works));
+    return exec;
+}
+
 static CUresult instantiate(CUgraphExec *ret, CUgraph graph)
 {
     if (!ret || !graph || graph->magic != SIM_MAGIC_GRAPH)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
     stalled_here();
-    CUgraphExec exec = calloc(1, sizeof(*exec));
-    exec->magic = SIM_MAGIC_EXEC;
-    exec->refs = 1;
-    exec->n = graph->nodes.n;
-    exec->works = calloc(exec->n ? exec->n : 1, sizeof(*exec->works));
+    CUgraphExec exec = exec_new(graph->nodes.n);
     for (size_t i = 0; i < exec->n; i++)
         sim_work_copy(&exec->works[i], &graph->nodes.at[i]->work);
     sim_unlock();
@@ -388,7 +395,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 
 static CUresult launch(CUgraphExec exec, CUstream handle, bool pt, bool run)
 {
-    struct sim_work w = {.kind = SIM_GRAPH, .exec = exec};
+    struct sim_work w = {.kind = SIM_GRAPH};
     CUstream s;
 
     if (!exec || exec->magic != SIM_MAGIC_EXEC)
@@ -396,7 +403,9 @@ static CUresult launch(CUgraphExec exec, CUstream handle, bool pt, bool run)
     SIM_LOCKED();
     CUresult r = sim_stream_resolve(handle, pt, &s);
     if (r == CUDA_SUCCESS && run) {
-        exec->refs++;
+        w.exec = exec_new(exec->n);
+        for (size_t i = 0; i < exec->n; i++)
+            sim_work_copy(&w.exec->works[i], &exec->works[i]);
         r = sim_submit(s, &w, false);
     }
     return r;

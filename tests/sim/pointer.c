@@ -62,11 +62,11 @@ static CUresult answer(void *out, CUpointer_attribute attr, uint64_t ptr, struct
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
         PUT(CUmemoryPool, a->kind == SIM_MEM_ASYNC ? sim_pool_of(a->dev) : NULL);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: /* small allocations share one of 2 MiB */
-        if (!is_device(a) && a->kind != SIM_MEM_HOST)
+        if (!is_device(a) && a->kind != SIM_MEM_HOST && a->kind != SIM_MEM_VMM)
             return CUDA_ERROR_INVALID_VALUE;
         PUT(size_t, (a->size + SIM_PAGE - 1) & ~(SIM_PAGE - 1));
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-        if (!is_device(a) && a->kind != SIM_MEM_HOST)
+        if (!is_device(a) && a->kind != SIM_MEM_HOST && a->kind != SIM_MEM_VMM)
             return CUDA_ERROR_INVALID_VALUE;
         PUT(CUdeviceptr, is_device(a) ? a->addr & ~(uint64_t)(SIM_PAGE - 1) : a->addr);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS: /* for a driver that moves the memory, so this is set, too */

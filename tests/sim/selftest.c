@@ -127,6 +127,97 @@ static void test_batch(void)
     cudaGetLastError();
 }
 
+/* A launch that waits its turn does what the executable graph was when it was made. */
+static void test_graph_launch(void)
+{
+    LOAD(cuCtxGetCurrent);
+    LOAD(cuMemAlloc_v2);
+    LOAD(cuStreamCreate);
+    LOAD(cuGraphCreate);
+    LOAD(cuGraphAddMemsetNode);
+    LOAD(cuGraphInstantiateWithFlags);
+    LOAD(cuLaunchHostFunc);
+    LOAD(cuGraphLaunch);
+    LOAD(cuGraphExecMemsetNodeSetParams);
+    LOAD(cuStreamSynchronize);
+    LOAD(cuMemcpyDtoH_v2);
+    LOAD(cuGraphExecDestroy);
+    LOAD(cuGraphDestroy);
+    LOAD(cuStreamDestroy_v2);
+    LOAD(cuMemFree_v2);
+    CUDA_MEMSET_NODE_PARAMS params = {.value = 1, .elementSize = 1, .width = 16, .height = 1};
+    struct gate gate = {0};
+    unsigned char bytes[16];
+    CUdeviceptr p;
+    CUcontext ctx;
+    CUstream stream;
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec exec;
+
+    OK(p_cuCtxGetCurrent(&ctx));
+    OK(p_cuMemAlloc_v2(&p, sizeof(bytes)));
+    OK(p_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(p_cuGraphCreate(&graph, 0));
+    params.dst = p;
+    OK(p_cuGraphAddMemsetNode(&node, graph, NULL, 0, &params, ctx));
+    OK(p_cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(p_cuLaunchHostFunc(stream, gate_hold, &gate));
+    OK(p_cuGraphLaunch(exec, stream));
+    params.value = 2;
+    OK(p_cuGraphExecMemsetNodeSetParams(exec, node, &params, ctx));
+    gate_open(&gate);
+    OK(p_cuStreamSynchronize(stream));
+    OK(p_cuMemcpyDtoH_v2(bytes, p, sizeof(bytes)));
+    CHECK(bytes[0] == 1 && bytes[15] == 1);
+    OK(p_cuGraphExecDestroy(exec));
+    OK(p_cuGraphDestroy(graph));
+    OK(p_cuStreamDestroy_v2(stream));
+    OK(p_cuMemFree_v2(p));
+}
+
+/* A plain fill of host memory has ended when it returns. */
+static void test_fill_of_host(void)
+{
+    LOAD(cuMemAllocHost_v2);
+    LOAD(cuMemsetD8_v2);
+    LOAD(cuMemFreeHost);
+    unsigned char *p;
+    int wrong = 0;
+
+    OK(p_cuMemAllocHost_v2((void **)&p, 16));
+    for (int i = 1; i <= 200; i++) {
+        OK(p_cuMemsetD8_v2((CUdeviceptr)(uintptr_t)p, (unsigned char)i, 16));
+        wrong += __atomic_load_n(&p[15], __ATOMIC_ACQUIRE) != (unsigned char)i;
+    }
+    CHECK_EQ(wrong, 0);
+    OK(p_cuMemFreeHost(p));
+}
+
+/* Pools of the program's own. */
+static void test_pools(void)
+{
+    LOAD(cuMemPoolCreate);
+    LOAD(cuMemAllocFromPoolAsync);
+    LOAD(cuMemFreeAsync);
+    LOAD(cuMemPoolTrimTo);
+    LOAD(cuMemPoolDestroy);
+    const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemoryPool pool, other;
+    CUdeviceptr p;
+
+    OK(p_cuMemPoolCreate(&pool, &props));
+    OK(p_cuMemPoolCreate(&other, &props));
+    CHECK(pool != other);
+    OK(p_cuMemAllocFromPoolAsync(&p, 100, pool, NULL));
+    OK(p_cuMemFreeAsync(p, NULL));
+    OK(p_cuMemPoolTrimTo(pool, 0));
+    OK(p_cuMemPoolDestroy(pool));
+    CHECK_EQ(p_cuMemPoolTrimTo(pool, 0), CUDA_ERROR_INVALID_VALUE);
+    OK(p_cuMemPoolDestroy(other));
+}
+
 static void test_sticky(void)
 {
     void *p;
@@ -166,6 +257,9 @@ int main(int argc, char **argv)
     test_resolver();
     test_env();
     test_batch();
+    test_graph_launch();
+    test_fill_of_host();
+    test_pools();
     test_retain_beside_reset();
     test_sticky(); /* last: kills a context */
     printf("%d checks, %d failures\n", checks, failures);

@@ -58,6 +58,9 @@ struct driver {
 };
 extern struct driver drv;
 
+/* A driver function, which the program is not linked to. */
+#define LOAD(name) __typeof__(&(name)) p_##name = (__typeof__(&(name)))dlsym(drv.lib, #name)
+
 void test_env(void);
 int selftest_part(const char *part);
 

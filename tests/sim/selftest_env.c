@@ -250,7 +250,6 @@ static void test_shared(void)
     unlink(path);
 }
 
-#define LOAD(name) __typeof__(&(name)) p_##name = (__typeof__(&(name)))dlsym(drv.lib, #name)
 /* The calls by which virtual memory is had and given back. */
 #define LOAD_MAPPING                                                                                                   \
     LOAD(cuMemCreate);                                                                                                 \

@@ -28,6 +28,8 @@ SIM_FN(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer, 4000)
 SIM_FN(cuDeviceGetP2PAttribute, cuDeviceGetP2PAttribute, 8000)
 SIM_FN(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, 11020)
 SIM_FN(cuDeviceGetMemPool, cuDeviceGetMemPool, 11020)
+SIM_FN(cuMemPoolCreate, cuMemPoolCreate, 11020)
+SIM_FN(cuMemPoolDestroy, cuMemPoolDestroy, 11020)
 SIM_FN(cuDeviceSetMemPool, cuDeviceSetMemPool, 11020)
 
 SIM_FN(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000)
