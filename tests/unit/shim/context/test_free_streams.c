@@ -60,9 +60,11 @@ READY_CASE(test_later, .environment = ORDERED)
 /* A block whose order failed, or of which nobody knows the stream, is deferred, too. */
 READY_CASE(test_other_blocks, .environment = ORDERED)
 {
+    const uint64_t other = block(context, 5 * MIB);
+
     work();
     freed_on(context, 0, 3 * MIB);
-    assert_int_equal(pool_free_later(block(context, 5 * MIB)), 0);
+    assert_int_equal(pool_free_later(other), 0);
     assert_int_equal(idle_after_flush(context), 0);
     assert_int_equal(idle_after_flush(context), 0);
     fake.contexts[0].over = 1;
