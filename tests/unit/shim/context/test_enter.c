@@ -59,14 +59,15 @@ static const struct fill {
     const char *log;
 } fills[] = {
     {ORDERED, FNS, FNS, false, 0, "event:c0,2 record:e0,s0 wait:c0,e0"},
-    {STRICT, FNS, FNS, false, 0, "event:c0,2 sync:s0"},
-    {ORDERED, FN(cuEventRecord), FNS, false, 0, "event:c0,2 sync:s0"},
-    {ORDERED, FN(cuCtxWaitEvent), FNS, false, 0, "event:c0,2 sync:s0"},
-    {ORDERED, FNS, FNS, true, -EBUSY, ""},
+    {STRICT, FNS, FNS, false, 0, "sync:s0"},
+    {ORDERED, FN(cuEventRecord), FNS, false, 0, "sync:s0"},
+    {ORDERED, FN(cuCtxWaitEvent), FNS, false, 0, "sync:s0"},
+    {ORDERED, FNS, FNS, true, 0, "sync:s0"},
+    {ORDERED, FN(cuThreadExchangeStreamCaptureMode), FNS, true, -EBUSY, ""},
     {ORDERED, FNS, FN(cuEventCreate), false, -EBUSY, "event:c0,2"},
     {ORDERED, FNS, FN(cuEventRecord), false, -EBUSY, "event:c0,2 record:e0,s0"},
     {ORDERED, FNS, FN(cuCtxWaitEvent), false, -EBUSY, "event:c0,2 record:e0,s0 wait:c0,e0"},
-    {STRICT, FNS, FN(cuStreamSynchronize), false, -EBUSY, "event:c0,2 sync:s0"},
+    {STRICT, FNS, FN(cuStreamSynchronize), false, -EBUSY, "sync:s0"},
 };
 
 ISOLATED_OWN(test_filled, fills)
