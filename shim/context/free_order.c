@@ -408,6 +408,26 @@ static CUresult order_device(struct context *context, bool is_own)
     return is_own && result == CUDA_ERROR_NOT_SUPPORTED ? order_wait(context) : result;
 }
 
+/* Table function: see pool_order_ops.freed_async_ended. */
+bool order_freed_async_ended(void *arg)
+{
+    struct context *context = arg;
+    struct slot *slot;
+    struct visit visit;
+    bool ended = false;
+
+    if (!context->driver->cuStreamQuery || atomic_load(&context->freeing))
+        return false;
+    slot = order_slot_take(context);
+    /* The slot is held, so a capture that begins after this check waits for it. */
+    if (!capture_active()) {
+        ended = !context_enter(context, &visit) && free_streams_ask(&context->free_streams, context->driver);
+        context_leave(context, &visit);
+    }
+    order_slot_give(slot, CUDA_ERROR_NOT_READY);
+    return ended;
+}
+
 /* Inside a host function (cuLaunchHostFunc) the driver refuses every call. The program gets that error, and nothing is
  * freed. */
 static bool is_refused(const struct context *context, CUresult result)
@@ -447,7 +467,7 @@ bool order_frozen(void *arg)
 }
 
 const struct pool_order_ops order_ops = {
-    .order = order_pool, .frozen = order_frozen, .freed_async_ended = free_streams_ended};
+    .order = order_pool, .frozen = order_frozen, .freed_async_ended = order_freed_async_ended};
 
 unsigned int order_thread(void)
 {

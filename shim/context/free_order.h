@@ -22,6 +22,7 @@ struct context;
 struct slot;
 
 /* The order of a context's pool, and its functions for tables of other files. */
+bool order_freed_async_ended(void *arg);
 extern const struct pool_order_ops order_ops;
 int order_pool(void *arg, enum pool_order_how how);
 bool order_frozen(void *arg);

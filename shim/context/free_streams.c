@@ -2,17 +2,14 @@
 /*
  * free_streams.c - see free_streams.h.
  *
- * Locking: free_streams.lock; the driver is asked in a slot of free_order.c, without the lock.
+ * Locking: free_streams.lock, not held while the driver is asked.
  */
 #include "context/free_streams.h"
 
 #include <string.h>
 
 #include "clock.h"
-#include "context/capture_gate.h"
-#include "context/context_state.h"
-#include "context/enter.h"
-#include "context/free_order.h"
+#include "real/real.h"
 
 /* A stream's end waits so long, in nanoseconds, for threads that ask for it. The question waits for nothing. */
 #define ASKING_WAIT_NS 300000000u
@@ -35,9 +32,8 @@ static unsigned int find(const struct free_streams *streams, const void *stream)
     return i;
 }
 
-void free_streams_add(struct context *context, CUstream stream, bool is_own)
+void free_streams_add(struct free_streams *streams, CUstream stream, bool is_own)
 {
-    struct free_streams *const streams = &context->free_streams;
     unsigned int i;
 
     lock_take(&streams->lock);
@@ -66,8 +62,8 @@ void free_streams_gone(struct free_streams *streams, const void *stream)
         lock_relax(i);
 }
 
-/* True if the streams are idle. If nothing has been freed on any since, they are forgotten. */
-static bool ask(const struct real_driver *driver, struct free_streams *streams)
+/* If nothing has been freed on any stream since, they are forgotten. */
+bool free_streams_ask(struct free_streams *streams, const struct real_driver *driver)
 {
     CUstream asked[FREE_STREAMS_MAX];
     unsigned int count;
@@ -78,7 +74,7 @@ static bool ask(const struct real_driver *driver, struct free_streams *streams)
     mark = streams->adds;
     ended = !streams->unknown;
     count = ended ? streams->count : 0;
-    memcpy(asked, streams->streams, count * sizeof(*asked));
+    memcpy(asked, streams->streams, count * sizeof(CUstream));
     atomic_fetch_add(&streams->asking, 1);
     lock_give(&streams->lock);
     for (unsigned int i = 0; ended && i < count; i++)
@@ -86,25 +82,6 @@ static bool ask(const struct real_driver *driver, struct free_streams *streams)
     atomic_fetch_sub(&streams->asking, 1);
     if (ended)
         free_streams_idle(streams, mark);
-    return ended;
-}
-
-bool free_streams_ended(void *arg)
-{
-    struct context *context = arg;
-    struct slot *slot;
-    struct visit visit;
-    bool ended = false;
-
-    if (!context->driver->cuStreamQuery || atomic_load(&context->freeing))
-        return false;
-    slot = order_slot_take(context);
-    /* The slot is held, so a capture that begins after this check waits for it. */
-    if (!capture_active()) {
-        ended = !context_enter(context, &visit) && ask(context->driver, &context->free_streams);
-        context_leave(context, &visit);
-    }
-    order_slot_give(slot, CUDA_ERROR_NOT_READY);
     return ended;
 }
 

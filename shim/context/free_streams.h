@@ -17,7 +17,7 @@
 
 #include "lock.h"
 
-struct context;
+struct real_driver;
 
 /* Streams that are known at a time. */
 #define FREE_STREAMS_MAX 16
@@ -33,13 +33,13 @@ struct free_streams {
 
 /* A new context uses the entry. */
 void free_streams_init(struct free_streams *streams);
-/* A block of the context is about to be freed on this stream. is_own: the stream is one of the context, has a handle of
- * its own, and does not end unseen. */
-void free_streams_add(struct context *context, CUstream stream, bool is_own);
+/* A block is about to be freed on this stream. is_own: the stream is one of the context, has a handle of its own, and
+ * does not end unseen. */
+void free_streams_add(struct free_streams *streams, CUstream stream, bool is_own);
 /* A stream is about to be destroyed; arg is its handle. */
 void free_streams_gone(struct free_streams *streams, const void *stream);
-/* Table function of the pool's order: see pool_order_ops.freed_async_ended. arg: a context that is pinned. */
-bool free_streams_ended(void *arg);
+/* True: all streams have done the work before the frees. The context has been entered, and no capture is under way. */
+bool free_streams_ask(struct free_streams *streams, const struct real_driver *driver);
 /* All work ended that had been launched in the context when free_streams_mark returned this mark. */
 uint64_t free_streams_mark(struct free_streams *streams);
 void free_streams_idle(struct free_streams *streams, uint64_t mark);

@@ -151,7 +151,7 @@ const struct pool_order_ops order_filling_ops = {.order = order_pool,
                                                  .fill = memory_fill,
                                                  .filled = context_filled,
                                                  .frozen = order_frozen,
-                                                 .freed_async_ended = free_streams_ended};
+                                                 .freed_async_ended = order_freed_async_ended};
 
 /* Enter the context for one call on the library's stream; own_call_end must follow. NULL: no call can be made. */
 static CUstream own_call_begin(struct context *context, struct visit *visit)

@@ -2,6 +2,7 @@
 /* wait_device.c - see wait_device.h. No locks. */
 #include "context/wait_device.h"
 
+#include "base/process.h"
 #include "clock.h"
 #include "context/capture_gate.h"
 #include "context/context_state.h"
@@ -178,7 +179,8 @@ static CUresult stream_ask(const struct real_driver *driver, CUstream stream)
     return result && result != CUDA_ERROR_NOT_READY ? driver->cuStreamQuery(stream) : result;
 }
 
-CUresult context_wait_foreign(const struct context *context, CUstream stream, bool *ret_is_own)
+/* As context_wait_foreign. *ret_is_own: it is one of this context. */
+static CUresult foreign_wait(const struct context *context, CUstream stream, bool *ret_is_own)
 {
     const struct real_driver *driver = context->driver;
     CUstreamCaptureMode mode;
@@ -200,4 +202,15 @@ CUresult context_wait_foreign(const struct context *context, CUstream stream, bo
         lock_relax(i);
     capture_mode_restore(driver, relaxed, mode);
     return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_UNKNOWN : result;
+}
+
+CUresult context_wait_foreign(struct context *context, CUstream stream)
+{
+    bool is_own;
+    const CUresult result = foreign_wait(context, stream, &is_own);
+
+    /* Without hooks in the driver a stream may end unseen. */
+    if (!result)
+        free_streams_add(&context->free_streams, stream, is_own && process_hooks_driver());
+    return result;
 }

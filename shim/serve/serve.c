@@ -18,8 +18,6 @@
 #include "context/device.h"
 #include "context/enter.h"
 #include "context/free_order.h"
-#include "context/free_streams.h"
-#include "context/free_streams.h"
 #include "context/ipc_server.h"
 #include "context/ipc_table.h"
 #include "context/lifetime.h"
@@ -362,7 +360,6 @@ enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
 {
     struct pool *pool = process_is_passive() ? NULL : context_pool_at(addr);
     enum serve_verdict verdict;
-    bool is_own;
 
     if (!pool)
         return free_with(pool_free_later, addr);
@@ -370,12 +367,10 @@ enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
         return SERVE_UNFREED;
     /* The next order in the context covers the work of its own streams only; a stream of another context has to be
      * waited for. */
-    switch (context_wait_foreign(context_of(pool), stream, &is_own)) {
+    switch (context_wait_foreign(context_of(pool), stream)) {
     case CUDA_SUCCESS:
         if (ipc_table_any() && free_parks(addr, /* waits: */ false, &verdict))
             return verdict;
-        /* Without hooks in the driver a stream may end unseen. */
-        free_streams_add(context_of(pool), stream, is_own && process_hooks_driver());
         return free_with(pool_free_async, addr);
     case CUDA_ERROR_INVALID_HANDLE:
         return SERVE_NOWHERE;

@@ -114,6 +114,7 @@ BT_TEST(freed_async)
     cudaStream_t stream;
     void *p[40];
 
+    GIVEN_BACK(); /* what other tests have left */
     OK(cudaStreamCreate(&stream));
     for (int together = 1; together <= 40; together += 39) {
         for (int i = 0; i < 40; i += together) {

@@ -258,13 +258,19 @@ static struct {
     bool asked;
 } question;
 
+/* The ways to ask whether work is over. */
+static unsigned long questions(void)
+{
+    return simgpu_count("cuCtxRecordEvent") + simgpu_count("cuStreamQuery");
+}
+
 /* The free memory is asked about, and with it whether the work before a deferred free is over. */
 static void question_ask(void)
 {
-    const unsigned long recorded = simgpu_count("cuCtxRecordEvent");
+    const unsigned long before = questions();
 
     question.error = row_call(question.info);
-    question.asked = simgpu_count("cuCtxRecordEvent") != recorded;
+    question.asked = questions() != before;
 }
 
 /* Not inside of the driver's call, whose symbol is the setting; the row's own is one of the driver. */

@@ -20,7 +20,7 @@ MUTANTS = [
     Mutant("streams are asked beside a free in the driver", ["shim_free_streams"], [
         ("if (!context->driver->cuStreamQuery || atomic_load(&context->freeing))", "if (!context->driver->cuStreamQuery)")]),
     Mutant("streams are asked in a capture", ["shim_free_streams"], [
-        ("if (!capture_active()) {", "if (1) {", "free_streams_ended")]),
+        ("if (!capture_active()) {", "if (1) {", "order_freed_async_ended")]),
     Mutant("an answer for earlier streams makes later ones known", ["shim_free_streams"], [
         ("if (streams->adds == mark) {", "if (mark <= streams->adds) {", "free_streams_idle")]),
     Mutant("the end of all work says nothing of unknown streams", ["shim_free_streams"], [

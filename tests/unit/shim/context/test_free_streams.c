@@ -3,6 +3,7 @@
  * whatever else the context's device does. */
 
 #include "context/capture_gate.h"
+#include "context/free_order.h"
 #include "context/free_streams.h"
 #include "context/registry.h"
 #include "ready.h"
@@ -76,27 +77,27 @@ static void ask_unknown(struct context *context)
 {
     uint64_t mark;
 
-    assert_false(free_streams_ended(context));
+    assert_false(order_freed_async_ended(context));
     mark = free_streams_mark(&context->free_streams);
-    free_streams_add(context, fake_stream(0, 0), true);
+    free_streams_add(&context->free_streams, fake_stream(0, 0), true);
     free_streams_idle(&context->free_streams, mark);
-    assert_false(free_streams_ended(context));
+    assert_false(order_freed_async_ended(context));
     free_streams_idle(&context->free_streams, free_streams_mark(&context->free_streams));
-    assert_true(free_streams_ended(context));
+    assert_true(order_freed_async_ended(context));
 }
 
 READY_CASE(test_unknown, .environment = ORDERED)
 {
-    free_streams_add(context, fake_stream(0, 0), false);
+    free_streams_add(&context->free_streams, fake_stream(0, 0), false);
     ask_unknown(context);
     for (uintptr_t i = 0; i <= FREE_STREAMS_MAX; i++)
-        free_streams_add(context, (CUstream)(0x1000 + i), true);
+        free_streams_add(&context->free_streams, (CUstream)(0x1000 + i), true);
     assert_int_equal(context->free_streams.count, FREE_STREAMS_MAX);
     ask_unknown(context);
-    free_streams_add(context, fake_stream(1, 0), true);
+    free_streams_add(&context->free_streams, fake_stream(1, 0), true);
     context_stream_gone(fake_stream(2, 0)); /* another one */
-    assert_true(free_streams_ended(context));
-    free_streams_add(context, fake_stream(1, 0), true);
+    assert_true(order_freed_async_ended(context));
+    free_streams_add(&context->free_streams, fake_stream(1, 0), true);
     context_stream_gone(fake_stream(1, 0));
     ask_unknown(context);
     assert_int_equal(serve_free_later(block(context, MIB), CU_STREAM_PER_THREAD), SERVE_DONE);
@@ -106,26 +107,26 @@ READY_CASE(test_unknown, .environment = ORDERED)
 /* An order of all work says enough of streams that cannot be asked. */
 READY_CASE(test_all_work, .environment = ORDERED)
 {
-    free_streams_add(context, fake_stream(0, 0), false);
+    free_streams_add(&context->free_streams, fake_stream(0, 0), false);
     assert_int_equal(pool_free_later(block(context, 3 * MIB)), 0);
     work();
     assert_int_equal(idle_after_flush(context), 0);
-    assert_false(free_streams_ended(context));
+    assert_false(order_freed_async_ended(context));
     fake.contexts[0].over = 1;
     assert_int_equal(idle_after_flush(context), 4 * MIB);
-    assert_true(free_streams_ended(context));
+    assert_true(order_freed_async_ended(context));
 }
 
 /* The driver would hold the question up, or it would disturb a capture. */
 READY_CASE(test_not_asked, .environment = ORDERED)
 {
-    free_streams_add(context, fake_stream(0, 0), true);
+    free_streams_add(&context->free_streams, fake_stream(0, 0), true);
     atomic_store(&context->freeing, 1);
-    assert_false(free_streams_ended(context));
+    assert_false(order_freed_async_ended(context));
     atomic_store(&context->freeing, 0);
     fake_fail(FN(cuStreamQuery), CUDA_ERROR_UNKNOWN, 1);
-    assert_false(free_streams_ended(context));
+    assert_false(order_freed_async_ended(context));
     assert_ptr_equal(capture_begin(fake_stream(1, 0)), fake_context(0));
-    assert_false(free_streams_ended(context));
+    assert_false(order_freed_async_ended(context));
     assert_int_equal(fake_calls(FN(cuStreamQuery)), 1);
 }

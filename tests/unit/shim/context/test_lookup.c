@@ -180,7 +180,7 @@ ISOLATED_ROWS(test_foreign, foreigns)
         fake_lack(row->lacks);
     if (row->fails < FNS)
         fake_fail(row->fails, row->error, row->once ? 1 : 2);
-    assert_int_equal(context_wait_foreign(context, stream, &(bool){false}), row->result);
+    assert_int_equal(context_wait_foreign(context, stream), row->result);
     assert_int_equal(fake_calls(FN(cuStreamQuery)), row->queries);
     assert_false(disturbs);
     assert_true(fake_thread_is_clean(fake_context(row->context == LEGACY || row->context == THREAD)));
@@ -193,10 +193,10 @@ READY_CASE(test_foreign_limit)
     pooled(1);
     fake_stream(0, 1);
     fake.streams[0].launched = 1;
-    assert_int_equal(context_wait_foreign(context, fake_stream(0, 1), &(bool){false}), CUDA_ERROR_NOT_READY);
+    assert_int_equal(context_wait_foreign(context, fake_stream(0, 1)), CUDA_ERROR_NOT_READY);
     assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
     fake_current(NULL);
-    assert_int_equal(context_wait_foreign(context, CU_STREAM_LEGACY, &(bool){false}), CUDA_SUCCESS);
+    assert_int_equal(context_wait_foreign(context, CU_STREAM_LEGACY), CUDA_SUCCESS);
 }
 
 /* Memory that a stream of another device frees is used again once the stream has come there. If it has not within a

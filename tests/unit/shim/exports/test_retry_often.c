@@ -77,7 +77,7 @@ ISOLATED_ROWS(test_others_take_it, again_rows, .environment = ORDERED " CUPOOL_N
     assert_in_range(tries, ARRIVALS_OTHERS_NS / 10000000 + 1, ARRIVALS_OTHERS_NS / 10000000 + 2);
 }
 
-/* What is more than the driver has free, with all that goes back, is refused soon; so it is not if the driver has pools
+/* More than the driver has free, with all that goes back, is refused soon; so it is not if the driver has pools
  * of its own, which keep what they have gathered. */
 static CUresult allocates(void)
 {
