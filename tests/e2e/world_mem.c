@@ -46,7 +46,7 @@ static int mem_start(void)
     if (rc)
         return rc;
     /* The stand-in's threads, too. */
-    rc = mem_fill(pinned, 1, 4096);
+    rc = (int)cudaMemsetAsync(pinned, 1, 4096, NULL);
     if (!rc)
         rc = mem_read(&byte, pinned, 1);
     cudaFreeHost(pinned);
@@ -154,7 +154,7 @@ static int mem_start(void)
     if (rc)
         return rc;
     /* The stand-in's threads, too. */
-    rc = mem_fill(pinned, 1, 4096);
+    rc = (int)cuMemsetD8Async((CUdeviceptr)pinned, 1, 4096, NULL);
     if (!rc)
         rc = (int)cuMemcpy((CUdeviceptr)&byte, (CUdeviceptr)pinned, 1);
     cuMemFreeHost(pinned);
