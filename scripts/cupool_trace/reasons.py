@@ -11,7 +11,6 @@ SAID = {
         "excess": "with a new segment the pool would have held more than it needs", "reserve": "little was left on the device",
         "withdrawn": "other processes had a handle of it", "program": "the program called cupool_trim",
         "backend": "the program had switched the backend", "neighbour": "another process on the device asked for it",
-        "end": "its context was about to be destroyed",
     },
     "oom": {
         "capture": "a capture is under way, and idle memory can go back only after it", "size": "the device has less in all",

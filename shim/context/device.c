@@ -20,9 +20,6 @@
 #include "pool.h"
 #include "real/real.h"
 
-/* How long a context that is idle may need to release memory, in nanoseconds: a guess, many times what it takes. */
-#define END_COLLECT_NS 10000000
-
 /* The bytes of a context's pool that natively would be free, and *ret_used: the rest. Without a call of the driver:
  * deferred blocks count by their size. */
 static uint64_t natively_free(struct context *context, uint64_t *ret_used)
@@ -241,23 +238,6 @@ uint64_t device_yield(int device, uint64_t limit)
     }
     after = arrived_bytes(device);
     return kept + (after > before ? after - before : 0);
-}
-
-void context_give_back(CUcontext handle)
-{
-    struct context *context = context_find(handle);
-    uint64_t used;
-
-    if (!context || !context_pin(context))
-        return;
-    /* As in context_decay_all, never where cuMemFree would be called; nor where memory that NCCL knows would be waited
-     * for, or beside a free in the driver. */
-    if (natively_free(context, &used) && context_defers(context) && !nccl_ranks_agree() &&
-        !context_events.registers() && !context_failed(context) && !atomic_load(&context->freeing)) {
-        pool_yield(context->pool, "end");
-        arrivals_collect(context, END_COLLECT_NS);
-    }
-    context_unpin(context);
 }
 
 void device_collect(int device)

@@ -13,7 +13,6 @@
 #include <stdint.h>
 
 #include "pool.h"
-#include "real/hooks.h"
 
 struct context;
 
@@ -47,11 +46,6 @@ bool device_exists(int device);
 /* For another process on the device: give back the idle segments of its contexts, and wait until limit (nanoseconds of
  * the monotonic clock) for them to arrive. Returns the bytes that have arrived meanwhile. */
 uint64_t device_yield(int device, uint64_t limit);
-
-/* Before a call that ends the context with this handle, pooled or not: give back its idle segments. Natively others
- * have that memory however long the call takes; once it is under way nothing can be had from the context. Waits some
- * milliseconds at most, and not for the context's work. */
-void context_give_back(CUcontext handle);
 
 /* The bytes of the device's pools that are idle or on their way back to the driver. *ret_used: the bytes of their other
  * segments. */

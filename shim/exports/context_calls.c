@@ -7,7 +7,6 @@
  */
 #include "context/capture_gate.h"
 #include "context/context_end.h"
-#include "context/device.h"
 #include "context/enter.h"
 #include "context/facts.h"
 #include "context/registry.h"
@@ -145,12 +144,9 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 
 static CUresult destroy(enum real_symbol symbol, CUcontext handle)
 {
-    struct going going;
+    const struct going going = leaving(handle);
     CUresult result;
 
-    if (!process_is_passive())
-        context_give_back(handle);
-    going = leaving(handle);
     vmm_kept_context_ends();
     result = after_leaving(&going, ((__typeof__(&cuCtxDestroy))real_find(symbol))(handle));
     if (!result)

@@ -406,44 +406,6 @@ static int beside_end(const void *freed)
     CHECK(state == 2 && begun < 900000000);
     return 0;
 }
-
-/* Memory that was freed in the other context is there while that ends, however long that takes. */
-BT_TEST(request_beside_end)
-{
-    static const size_t freed = 160 * BT_MIB;
-    size_t avail, total;
-    struct bt_thread thread;
-    cudaError_t error[2];
-    uint64_t begun;
-    void *ballast, *p;
-    int state;
-
-    if (!bt_driver("simgpu_slow"))
-        SKIP("only the simulated GPU has slow calls");
-    TRY(bt_usable(4096));
-    atomic_store(&ends, 0);
-    TRY(bt_thread_start(&thread, ending_main, (void *)(uintptr_t)&freed));
-    while (!atomic_load(&ends))
-        bt_nap(100);
-    OK(cudaMemGetInfo(&avail, &total));
-    OK(cudaMalloc(&ballast, avail / (2 * BT_MIB) * (2 * BT_MIB) - 200 * BT_MIB));
-    atomic_store(&ends, 2);
-    bt_nap(100000); /* the end has begun */
-    begun = bt_ns();
-    for (int i = 0; i < 2; i++)
-        if (!(error[i] = i ? cudaMallocAsync(&p, freed, NULL) : cudaMalloc(&p, freed)))
-            OK(cudaFree(p));
-    begun = bt_ns() - begun;
-    state = atomic_load(&ends);
-    TRY(bt_thread_join(&thread));
-    (void)cudaGetLastError();
-    OK(cudaFree(ballast));
-    EXPECT(error[0], cudaSuccess);
-    EXPECT(error[1], cudaSuccess);
-    CHECK(state == 2 && begun < 900000000);
-    return 0;
-}
-
 static const size_t none, some = 64 * BT_MIB;
 BT_ROW(beside_an_end, beside_end, &none)
 BT_ROW(beside_an_end_of_freed, beside_end, &some)

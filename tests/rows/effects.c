@@ -436,7 +436,6 @@ int effect_ends_context(const struct expectation *e)
         OK(row_call(e->row));
         TRY(pool_is_there());
     }
-    CHECK(memory_take(1000)); /* idle memory may go before */
     OK(row_call(e->row));
     CHECK(trace_has("segment_free", "\"why\":\"context\"", ""));
     return 0;

@@ -61,10 +61,6 @@ MUTANTS = [
          "pin_pool")]),
     Mutant("a refused request waits for the end of a context that holds no idle memory", ["shim_memory"], [
         ("gives = natively_free(context, &used) != 0;", "gives = true; (void)natively_free; (void)used;")]),
-    Mutant("a context that is destroyed gives nothing back before", ["waits static preloaded / request_beside_end"], [
-        ("pool_yield(context->pool, \"end\");", "")]),
-    Mutant("what a context gives back before it is destroyed has not arrived", ["waits static vmm / request_beside_end"], [
-        ("arrivals_collect(context, END_COLLECT_NS);", "")]),
     Mutant("contexts that may be ending are waited for again and again", ["shim_memory"], [
         ("if (gives && context_pin_staying_once(context))", "if (gives && context_pin_staying(context))")]),
     Mutant("a thread that has given back a reference which was not the last one asks the driver anew", ["shim_ending"], [
