@@ -245,12 +245,10 @@ static inline bool pool_later_any(void)
     return atomic_load_explicit(&pool_later_count, memory_order_relaxed) != 0;
 }
 
-/* Give back idle segments, after ordering deferred blocks. Returns the bytes given back; 0 while frozen. Also waits for
- * other threads: 10 seconds at most for those that give segments to the backend, 0.3 for those that wait themselves. */
+/* Give back idle segments, and those that are idle once deferred blocks are ordered. Returns the bytes given back; 0
+ * while frozen. Also waits for other threads: 10 seconds at most for those that give segments to the backend, 0.3 for
+ * those that wait themselves. */
 size_t pool_trim(struct pool *pool, const char *why);
-/* For a request that the driver has refused and that will be tried again: idle segments or, if there are none, as
- * pool_trim. */
-size_t pool_give(struct pool *pool, const char *why);
 
 /* As pool_trim, for another user of the device: nothing is waited for, and deferred blocks are ordered only if all work
  * has ended. */

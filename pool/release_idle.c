@@ -201,18 +201,12 @@ size_t release_for(struct pool *pool, size_t size, const char *why, struct patie
     return releases_wait(pool, size, patience) ? released + release_trim(pool, why, /* may_wait: */ true) : released;
 }
 
-size_t pool_give(struct pool *pool, const char *why)
-{
-    const size_t released = release_idle(pool, why);
-
-    return released ? released : pool_trim(pool, why);
-}
-
 size_t pool_trim(struct pool *pool, const char *why)
 {
-    size_t released = release_trim(pool, why, /* may_wait: */ true);
+    size_t released = release_idle(pool, why);
     struct patience patience;
 
+    released += release_trim(pool, why, /* may_wait: */ true);
     patience_begin(&patience);
     /* More than once: the background thread first orders what is deferred, and then takes what is idle. */
     while (releases_wait(pool, 0, &patience))

@@ -58,7 +58,7 @@ static size_t give_back(struct context *context)
     size_t bytes;
 
     if (!atomic_load(&context->freeing))
-        return pool_give(context->pool, "oom");
+        return pool_trim(context->pool, "oom");
     bytes = pool_yield(context->pool, "oom");
     deferred = bytes ? POOL_DEFERRED_NONE : pool_deferred_by(context->pool);
     if (deferred == POOL_DEFERRED_NONE || !arrivals_wait_freeing(context, deferred == POOL_DEFERRED_OWN))

@@ -412,19 +412,11 @@ static CUresult order_device(struct context *context, bool is_own)
 bool order_freed_async_ended(void *arg)
 {
     struct context *context = arg;
-    struct slot *slot;
     struct visit visit;
-    bool ended = false;
+    const bool ended = !context_enter(context, &visit) && context->driver->cuEventQuery &&
+                       free_streams_ask(&context->free_streams, context->driver);
 
-    if (!context->driver->cuStreamQuery || atomic_load(&context->freeing))
-        return false;
-    slot = order_slot_take(context);
-    /* The slot is held, so a capture that begins after this check waits for it. */
-    if (!capture_active()) {
-        ended = !context_enter(context, &visit) && free_streams_ask(&context->free_streams, context->driver);
-        context_leave(context, &visit);
-    }
-    order_slot_give(slot, CUDA_ERROR_NOT_READY);
+    context_leave(context, &visit);
     return ended;
 }
 

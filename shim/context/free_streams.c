@@ -2,84 +2,97 @@
 /*
  * free_streams.c - see free_streams.h.
  *
- * Locking: free_streams.lock, not held while the driver is asked.
+ * Locking: free_streams.lock, not held while the driver is called.
  */
 #include "context/free_streams.h"
 
-#include <string.h>
-
-#include "clock.h"
 #include "real/real.h"
-
-/* A stream's end waits so long, in nanoseconds, for threads that ask for it. The question waits for nothing. */
-#define ASKING_WAIT_NS 300000000u
 
 void free_streams_init(struct free_streams *streams)
 {
     lock_take(&streams->lock);
+    for (unsigned int i = 0; i < FREE_STREAMS_MAX; i++)
+        atomic_store(&streams->at[i].event, NULL);
     streams->count = 0;
     streams->unknown = false;
     lock_give(&streams->lock);
 }
 
 /* With the lock. */
-static unsigned int find(const struct free_streams *streams, const void *stream)
+static struct free_stream *find(struct free_streams *streams, const void *stream)
 {
-    unsigned int i = 0;
-
-    while (i < streams->count && streams->streams[i] != stream)
-        i++;
-    return i;
+    for (unsigned int i = 0; i < streams->count; i++)
+        if (streams->at[i].stream == stream && !streams->at[i].gone)
+            return &streams->at[i];
+    return NULL;
 }
 
-void free_streams_add(struct free_streams *streams, CUstream stream, bool is_own)
+struct free_stream *free_streams_begin(struct free_streams *streams, CUstream stream, bool is_own)
 {
-    unsigned int i;
+    struct free_stream *at;
 
     lock_take(&streams->lock);
     streams->adds++;
-    i = find(streams, stream);
-    if (!is_own || i == FREE_STREAMS_MAX)
+    at = is_own ? find(streams, stream) : NULL;
+    if (is_own && !at && streams->count < FREE_STREAMS_MAX) {
+        at = &streams->at[streams->count++];
+        at->stream = stream;
+        at->gone = false;
+    } else if (at && !atomic_load(&at->event)) { /* another thread makes the event */
+        at = NULL;
+    }
+    if (at)
+        at->recording++;
+    else
         streams->unknown = true;
-    else if (i == streams->count)
-        streams->streams[streams->count++] = stream;
+    lock_give(&streams->lock);
+    return at;
+}
+
+void free_streams_end(struct free_streams *streams, struct free_stream *at, bool recorded)
+{
+    lock_take(&streams->lock);
+    at->recording--;
+    streams->unknown |= !recorded;
     lock_give(&streams->lock);
 }
 
 void free_streams_gone(struct free_streams *streams, const void *stream)
 {
-    const uint64_t limit = now_ns() + ASKING_WAIT_NS;
-    unsigned int i;
+    struct free_stream *at;
 
     lock_take(&streams->lock);
-    i = find(streams, stream);
-    if (i < streams->count) {
-        streams->streams[i] = streams->streams[--streams->count];
-        streams->unknown = true;
-    }
+    at = find(streams, stream);
+    if (at)
+        at->gone = true;
     lock_give(&streams->lock);
-    for (i = 0; atomic_load(&streams->asking) && now_ns() < limit; i++)
-        lock_relax(i);
 }
 
-/* If nothing has been freed on any stream since, they are forgotten. */
+/* With the lock. */
+static bool is_recording(const struct free_streams *streams)
+{
+    for (unsigned int i = 0; i < streams->count; i++)
+        if (streams->at[i].recording)
+            return true;
+    return false;
+}
+
 bool free_streams_ask(struct free_streams *streams, const struct real_driver *driver)
 {
-    CUstream asked[FREE_STREAMS_MAX];
+    CUevent events[FREE_STREAMS_MAX];
     unsigned int count;
     uint64_t mark;
     bool ended;
 
     lock_take(&streams->lock);
     mark = streams->adds;
-    ended = !streams->unknown;
-    count = ended ? streams->count : 0;
-    memcpy(asked, streams->streams, count * sizeof(CUstream));
-    atomic_fetch_add(&streams->asking, 1);
+    count = streams->count;
+    ended = !streams->unknown && !is_recording(streams);
+    for (unsigned int i = 0; i < count; i++)
+        events[i] = atomic_load(&streams->at[i].event);
     lock_give(&streams->lock);
     for (unsigned int i = 0; ended && i < count; i++)
-        ended = driver->cuStreamQuery(asked[i]) == CUDA_SUCCESS;
-    atomic_fetch_sub(&streams->asking, 1);
+        ended = driver->cuEventQuery(events[i]) == CUDA_SUCCESS;
     if (ended)
         free_streams_idle(streams, mark);
     return ended;
@@ -98,7 +111,7 @@ uint64_t free_streams_mark(struct free_streams *streams)
 void free_streams_idle(struct free_streams *streams, uint64_t mark)
 {
     lock_take(&streams->lock);
-    if (streams->adds == mark) {
+    if (streams->adds == mark && !is_recording(streams)) {
         streams->count = 0;
         streams->unknown = false;
     }

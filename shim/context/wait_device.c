@@ -204,13 +204,31 @@ static CUresult foreign_wait(const struct context *context, CUstream stream, boo
     return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_UNKNOWN : result;
 }
 
+/* Record an event behind the free. Not beside a capture, which a record on the legacy stream would disturb, nor beside
+ * a free in the driver, which would hold the record up. Without hooks in the driver a stream may end unseen. */
+static void mark_free(struct context *context, CUstream stream, bool is_own)
+{
+    const struct real_driver *driver = context->driver;
+    const bool may = is_own && process_hooks_driver() && driver->cuEventRecord && !capture_active() &&
+                     !atomic_load(&context->freeing);
+    struct free_stream *at = free_streams_begin(&context->free_streams, stream, may);
+    CUresult result = CUDA_SUCCESS;
+
+    if (!at)
+        return;
+    if (!atomic_load(&at->event))
+        result = order_event_make(context, &at->event);
+    if (!result)
+        result = driver->cuEventRecord(atomic_load(&at->event), stream);
+    free_streams_end(&context->free_streams, at, result == CUDA_SUCCESS);
+}
+
 CUresult context_wait_foreign(struct context *context, CUstream stream)
 {
     bool is_own;
     const CUresult result = foreign_wait(context, stream, &is_own);
 
-    /* Without hooks in the driver a stream may end unseen. */
     if (!result)
-        free_streams_add(&context->free_streams, stream, is_own && process_hooks_driver());
+        mark_free(context, stream, is_own);
     return result;
 }

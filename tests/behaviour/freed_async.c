@@ -135,3 +135,43 @@ BT_TEST(freed_beside_work)
 {
     return request_all(NULL, false);
 }
+
+/* Work that comes before the free although it is on another stream: the memory is not there yet. */
+static int free_behind_other(cudaStream_t busy, cudaStream_t stream, bool waits)
+{
+    cudaEvent_t event;
+    void *block, *other;
+
+    OK(cudaMalloc(&block, 8 * BT_MIB));
+    OK(all.kernel(busy, &all.release, LONG_US));
+    if (waits) {
+        OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+        OK(cudaEventRecord(event, busy));
+        OK(cudaStreamWaitEvent(stream, event, 0));
+        OK(cudaEventDestroy(event));
+    }
+    OK(cudaFreeAsync(block, stream));
+    OK(cudaMalloc(&other, 8 * BT_MIB));
+    CHECK(other != block);
+    __atomic_store_n(&all.release, 1, __ATOMIC_SEQ_CST);
+    OK(cudaFree(other));
+    OK(cudaDeviceSynchronize());
+    return 0;
+}
+
+BT_TEST(behind_the_legacy_stream)
+{
+    cudaStream_t blocking;
+
+    TRY(begin());
+    OK(cudaStreamCreate(&blocking));
+    TRY(free_behind_other(NULL, blocking, false));
+    return 0;
+}
+
+BT_TEST(behind_an_event)
+{
+    TRY(begin());
+    TRY(free_behind_other(all.busy, all.stream, true));
+    return 0;
+}

@@ -191,9 +191,10 @@ BT_TEST(other_calls)
 /* A simulated GPU reads this with the first call. */
 static bool card_make(void)
 {
-    FILE *file = tmpfile(); /* until this process ends */
+    static FILE *file; /* until this process ends */
     char path[64];
 
+    file = tmpfile();
     if (!file)
         return false;
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)getpid(), fileno(file));

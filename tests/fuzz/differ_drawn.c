@@ -371,12 +371,11 @@ static void sizes_draw(const struct drawn_row *row)
 
 static void flags_draw(const struct drawn_row *row)
 {
-    if (row_is(row, "cuMemAllocManaged") || row_is(row, "cuGreenCtx") || row_is(row, "cuIpcOpen"))
+    if (row_is(row, "cuMemAllocManaged") || row_is(row, "cuGreenCtx") || row_is(row, "cuIpcOpen") ||
+        row_is(row, "cuStreamCreate"))
         given.flags = 1;
     else if (row_is(row, "cuMemHostAlloc") || row_is(row, "cudaHostAlloc"))
         given.flags = pick(2);
-    else if (row_is(row, "cuStreamCreate"))
-        given.flags = 1;
     else if (row_is(row, "cuEventCreate"))
         given.flags = pick(3);
     if (chance(16))

@@ -16,7 +16,7 @@ MUTANTS = [
         ("for (unsigned int i = 0; seq & 1 && atomic_load(&ask->seq) == seq && now_ns() < limit; i++) lock_relax(i);", "(void)limit;")]),
     Mutant("a refused request of a stream orders deferred blocks beside a free in the driver",
            scenes("beside_pitched_free", "beside_pinned_free"), [
-        ("if (!atomic_load(&context->freeing)) return pool_give(context->pool,", "return pool_give(context->pool,")]),
+        ("if (!atomic_load(&context->freeing)) return pool_trim(context->pool,", "return pool_trim(context->pool,")]),
     Mutant("virtual memory that goes back beside a free in the driver gets an event", ["shim_vmm_shared", "waits static vmm / freed_beside_free"], [
         ("if (!result && !atomic_load(&context->freeing)) result = event_record(context, &mapping->event);",
          "if (!result) result = event_record(context, &mapping->event);")]),

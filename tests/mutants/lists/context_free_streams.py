@@ -5,24 +5,26 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
-    Mutant("a stream that works counts as idle", ["shim_free_streams"], [
-        ("ended = driver->cuStreamQuery(asked[i]) == CUDA_SUCCESS;", "(void)driver->cuStreamQuery(asked[i]);")]),
+    Mutant("an event that has not been reached counts as reached", ["shim_free_streams"], [
+        ("ended = driver->cuEventQuery(events[i]) == CUDA_SUCCESS;", "(void)driver->cuEventQuery(events[i]);")]),
     Mutant("a stream that cannot be asked is forgotten", ["shim_free_streams"], [
-        ("if (!is_own || i == FREE_STREAMS_MAX)", "if (i == FREE_STREAMS_MAX)")]),
-    Mutant("a seventeenth stream is forgotten", ["shim_free_streams"], [
-        ("if (!is_own || i == FREE_STREAMS_MAX) streams->unknown = true;", "if (!is_own) streams->unknown = true;"),
-        ("else if (i == streams->count)", "else if (i == streams->count && i < FREE_STREAMS_MAX)")]),
-    Mutant("a destroyed stream is forgotten", ["shim_free_streams"], [
-        ("streams->streams[i] = streams->streams[--streams->count]; streams->unknown = true;",
-         "streams->streams[i] = streams->streams[--streams->count];")]),
-    Mutant("a destroyed stream is asked", ["shim_free_streams"], [
-        ("if (i < streams->count) {", "if (0) {", "free_streams_gone")]),
-    Mutant("streams are asked beside a free in the driver", ["shim_free_streams"], [
-        ("if (!context->driver->cuStreamQuery || atomic_load(&context->freeing))", "if (!context->driver->cuStreamQuery)")]),
-    Mutant("streams are asked in a capture", ["shim_free_streams"], [
-        ("if (!capture_active()) {", "if (1) {", "order_freed_async_ended")]),
+        ("at->recording++; else streams->unknown = true;", "at->recording++;")]),
+    Mutant("an event that could not be recorded counts as recorded", ["shim_free_streams"], [
+        ("streams->unknown |= !recorded;", "(void)recorded;")]),
+    Mutant("a destroyed stream's event is recorded on the next one with its handle", ["shim_free_streams"], [
+        ("if (at) at->gone = true;", "(void)at;")]),
+    Mutant("an event that is being recorded counts as recorded", ["shim_free_streams"], [
+        ("ended = !streams->unknown && !is_recording(streams);", "ended = !streams->unknown;")]),
+    Mutant("an entry whose event is being recorded becomes another stream's", ["shim_free_streams"], [
+        ("if (streams->adds == mark && !is_recording(streams)) {", "if (streams->adds == mark) {")]),
+    Mutant("two threads make one stream's event", ["shim_free_streams"], [
+        ("} else if (at && !atomic_load(&at->event)) {", "} else if (0) {")]),
+    Mutant("events are recorded beside a free in the driver", ["shim_free_streams"], [
+        ("!capture_active() && !atomic_load(&context->freeing);", "!capture_active();")]),
+    Mutant("events are recorded in a capture", ["shim_free_streams"], [
+        ("driver->cuEventRecord && !capture_active() &&", "driver->cuEventRecord &&")]),
     Mutant("an answer for earlier streams makes later ones known", ["shim_free_streams"], [
-        ("if (streams->adds == mark) {", "if (mark <= streams->adds) {", "free_streams_idle")]),
+        ("if (streams->adds == mark && !is_recording(streams)) {", "if (mark <= streams->adds && !is_recording(streams)) {")]),
     Mutant("the end of all work says nothing of unknown streams", ["shim_free_streams"], [
         ("free_streams_idle(&context->free_streams, mark);", "(void)mark;")]),
     Mutant("deferred blocks of any kind go by the streams' word", ["shim_free_streams"], [

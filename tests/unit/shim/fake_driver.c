@@ -198,6 +198,8 @@ static CUresult event_query(CUevent event)
     const struct fake_event *at = (const struct fake_event *)event;
 
     ASKED(cuEventQuery);
+    if (at->stream)
+        return at->stream->over < at->at ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
     if (at->context && at->context->error)
         return at->context->error;
     return at->context && at->context->over < at->at ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
@@ -205,7 +207,12 @@ static CUresult event_query(CUevent event)
 
 static CUresult event_record(CUevent event, CUstream stream)
 {
+    struct fake_event *at = (struct fake_event *)event;
+
     CALLED(cuEventRecord, "record:e%d,s%d", event_number(event), fake_stream_number(stream));
+    if ((uintptr_t)stream > 16)
+        *at =
+            (struct fake_event){.stream = (struct fake_stream *)stream, .at = ((struct fake_stream *)stream)->launched};
     return CUDA_SUCCESS;
 }
 

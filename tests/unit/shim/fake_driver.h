@@ -51,7 +51,8 @@ struct fake_stream {
 
 struct fake_event {
     struct fake_context *context;
-    uint64_t at; /* of the context's work: what it comes behind */
+    struct fake_stream *stream; /* NULL: recorded in the context */
+    uint64_t at;                /* of the context's or the stream's work: what it comes behind */
 };
 
 /* Memory, the host's too. */

@@ -41,7 +41,7 @@ READY_CASE(test_idle_streams, .environment = ORDERED)
     fake.streams[0].over = 1;
     fake_log();
     assert_int_equal(idle_after_flush(context), 10 * MIB);
-    assert_null(strstr(fake_log(), "record"));
+    assert_null(strstr(fake_log(), "record:c0"));
 }
 
 /* The call that says that the program has waited asks, too, before the blocks are taken. */
@@ -72,6 +72,17 @@ READY_CASE(test_other_blocks, .environment = ORDERED)
     assert_int_equal(idle_after_flush(context), 10 * MIB);
 }
 
+/* A free on a stream; false: the event could not be recorded. */
+static void noted(struct context *context, CUstream stream, bool is_own, bool recorded)
+{
+    struct free_stream *at = free_streams_begin(&context->free_streams, stream, is_own);
+
+    if (at && !atomic_load(&at->event))
+        assert_int_equal(fake.driver.cuEventCreate((CUevent *)&at->event, 2), CUDA_SUCCESS);
+    if (at)
+        free_streams_end(&context->free_streams, at, recorded);
+}
+
 /* A stream that cannot be asked: nothing but the end of all work will do, and only of work launched before. */
 static void ask_unknown(struct context *context)
 {
@@ -79,7 +90,7 @@ static void ask_unknown(struct context *context)
 
     assert_false(order_freed_async_ended(context));
     mark = free_streams_mark(&context->free_streams);
-    free_streams_add(&context->free_streams, fake_stream(0, 0), true);
+    noted(context, fake_stream(0, 0), true, true);
     free_streams_idle(&context->free_streams, mark);
     assert_false(order_freed_async_ended(context));
     free_streams_idle(&context->free_streams, free_streams_mark(&context->free_streams));
@@ -88,26 +99,52 @@ static void ask_unknown(struct context *context)
 
 READY_CASE(test_unknown, .environment = ORDERED)
 {
-    free_streams_add(&context->free_streams, fake_stream(0, 0), false);
+    noted(context, fake_stream(0, 0), false, true);
     ask_unknown(context);
     for (uintptr_t i = 0; i <= FREE_STREAMS_MAX; i++)
-        free_streams_add(&context->free_streams, (CUstream)(0x1000 + i), true);
+        noted(context, (CUstream)(0x1000 + i), true, true);
     assert_int_equal(context->free_streams.count, FREE_STREAMS_MAX);
     ask_unknown(context);
-    free_streams_add(&context->free_streams, fake_stream(1, 0), true);
-    context_stream_gone(fake_stream(2, 0)); /* another one */
-    assert_true(order_freed_async_ended(context));
-    free_streams_add(&context->free_streams, fake_stream(1, 0), true);
-    context_stream_gone(fake_stream(1, 0));
+    noted(context, fake_stream(1, 0), true, false);
     ask_unknown(context);
     assert_int_equal(serve_free_later(block(context, MIB), CU_STREAM_PER_THREAD), SERVE_DONE);
     ask_unknown(context);
 }
 
+/* The handle of a stream that was destroyed may be that of a new one: the new one's event says nothing of the old. */
+READY_CASE(test_gone, .environment = ORDERED)
+{
+    work();
+    fake.streams[0].launched = 1;
+    freed_on(context, 0, 3 * MIB);
+    context_stream_gone(fake_stream(0, 0));
+    fake.streams[0].launched = 0;
+    freed_on(context, 0, 5 * MIB);
+    assert_int_equal(context->free_streams.count, 2);
+    assert_int_equal(idle_after_flush(context), 0);
+    fake.streams[0].over = 1;
+    assert_int_equal(idle_after_flush(context), 10 * MIB);
+    context_stream_gone(fake_stream(2, 0)); /* one that nobody knows */
+    assert_true(order_freed_async_ended(context));
+}
+
+/* A thread is about to record the event: its block is not in the answer, and the entry is not another stream's. */
+READY_CASE(test_recording, .environment = ORDERED)
+{
+    struct free_stream *at = free_streams_begin(&context->free_streams, fake_stream(0, 0), true);
+
+    assert_false(order_freed_async_ended(context));
+    free_streams_idle(&context->free_streams, free_streams_mark(&context->free_streams));
+    assert_int_equal(context->free_streams.count, 1);
+    assert_null(free_streams_begin(&context->free_streams, fake_stream(0, 0), true)); /* there is no event yet */
+    free_streams_end(&context->free_streams, at, true);
+    assert_false(order_freed_async_ended(context));
+}
+
 /* An order of all work says enough of streams that cannot be asked. */
 READY_CASE(test_all_work, .environment = ORDERED)
 {
-    free_streams_add(&context->free_streams, fake_stream(0, 0), false);
+    noted(context, fake_stream(0, 0), false, true);
     assert_int_equal(pool_free_later(block(context, 3 * MIB)), 0);
     work();
     assert_int_equal(idle_after_flush(context), 0);
@@ -117,16 +154,21 @@ READY_CASE(test_all_work, .environment = ORDERED)
     assert_true(order_freed_async_ended(context));
 }
 
-/* The driver would hold the question up, or it would disturb a capture. */
-READY_CASE(test_not_asked, .environment = ORDERED)
+/* The driver would hold the record up, or it would disturb a capture, or it fails. */
+READY_CASE(test_not_recorded, .environment = ORDERED)
 {
-    free_streams_add(&context->free_streams, fake_stream(0, 0), true);
+    const uint64_t addr[3] = {block(context, 2 * MIB), block(context, 2 * MIB), block(context, 2 * MIB)};
+
     atomic_store(&context->freeing, 1);
-    assert_false(order_freed_async_ended(context));
+    assert_int_equal(serve_free_later(addr[0], fake_stream(0, 0)), SERVE_DONE);
     atomic_store(&context->freeing, 0);
-    fake_fail(FN(cuStreamQuery), CUDA_ERROR_UNKNOWN, 1);
-    assert_false(order_freed_async_ended(context));
-    assert_ptr_equal(capture_begin(fake_stream(1, 0)), fake_context(0));
-    assert_false(order_freed_async_ended(context));
-    assert_int_equal(fake_calls(FN(cuStreamQuery)), 1);
+    ask_unknown(context);
+    atomic_store(&capture_count, 1);
+    assert_int_equal(serve_free_later(addr[1], fake_stream(0, 0)), SERVE_DONE);
+    atomic_store(&capture_count, 0);
+    ask_unknown(context);
+    assert_int_equal(fake_calls(FN(cuEventRecord)), 0);
+    fake_fail(FN(cuEventRecord), CUDA_ERROR_UNKNOWN, 1);
+    assert_int_equal(serve_free_later(addr[2], fake_stream(0, 0)), SERVE_DONE);
+    ask_unknown(context);
 }
