@@ -258,19 +258,13 @@ static struct {
     bool asked;
 } question;
 
-/* The ways to ask whether work is over. */
-static unsigned long questions(void)
-{
-    return simgpu_count("cuCtxRecordEvent") + simgpu_count("cuStreamQuery");
-}
-
 /* The free memory is asked about, and with it whether the work before a deferred free is over. */
 static void question_ask(void)
 {
-    const unsigned long before = questions();
+    const unsigned long recorded = simgpu_count("cuCtxRecordEvent");
 
     question.error = row_call(question.info);
-    question.asked = questions() != before;
+    question.asked = simgpu_count("cuCtxRecordEvent") != recorded;
 }
 
 /* Not inside of the driver's call, whose symbol is the setting; the row's own is one of the driver. */
@@ -279,6 +273,7 @@ int effect_waits(const struct expectation *e)
     question.info = row_like(e->row, "cuMemGetInfo_v2", "cudaMemGetInfo");
     given.ptr = memory_take(1000);
     CHECK(given.ptr);
+    given.stream = CU_STREAM_PER_THREAD; /* one that has no event of its own to ask for */
     OK(row_call(row_like(e->row, "cuMemFreeAsync", "cudaFreeAsync")));
     given_reset();
     question.error = -1;
