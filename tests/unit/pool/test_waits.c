@@ -270,7 +270,7 @@ static void *tick_thread(void *arg)
 /* The waiting thread has seen the other one's order end, and is about to look for idle memory. */
 static bool frozen_late(void *arg)
 {
-    if (pthread_equal(pthread_self(), stage_thread) && ++asked == 2) {
+    if (pthread_equal(pthread_self(), stage_thread) && ++asked == 3) {
         fake_stop(stage->fake, FAKE_FREE);
         atomic_store(&goes_on, true);
         fake_wait(stage->fake, FAKE_FREE);
@@ -281,7 +281,7 @@ static bool frozen_late(void *arg)
 static void order_and_release_go_on(void)
 {
     fake_go(stage->fake, FAKE_ORDER);
-    if (asked >= 2)
+    if (asked >= 3)
         fake_go(stage->fake, FAKE_FREE);
 }
 
@@ -292,7 +292,7 @@ POOL_CASE(test_a_tick_is_waited_for_to_its_end)
 
     stage = env;
     stage_thread = pthread_self();
-    asked = 2;
+    asked = 3;
     config = fake_config(stage->fake);
     order = config.order;
     ops = *order;
