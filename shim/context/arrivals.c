@@ -15,7 +15,8 @@
 #include "context/wait_context.h"
 #include "lock.h"
 
-/* The longest wait for memory that a thread has waited for in vain before, in nanoseconds. */
+/* The longest wait for memory that a thread has waited for in vain before, or that is only on its way, in
+ * nanoseconds. */
 #define ARRIVALS_AGAIN_NS 30000000u
 /* The wait does not depend on who frees. */
 #define WHOEVER_FREES UINT64_MAX

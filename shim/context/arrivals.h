@@ -36,7 +36,8 @@ bool arrivals_collect(struct context *context, uint64_t patience_ns);
 /* As arrivals_collect without patience, but at most one segment of virtual memory. */
 bool arrivals_collect_one(struct context *context);
 /* As arrivals_collect, polling for ARRIVALS_OWN_NS while this thread's free is the last one, and for others_ns
- * otherwise. Memory that a thread has waited for in vain is waited for only briefly. */
+ * otherwise; others_ns 0: for 30 ms at most, and only while the work before all ordered frees is over. Memory that a
+ * thread has waited for in vain is waited for only briefly. */
 bool arrivals_collect_own(struct context *context, uint64_t others_ns);
 /* As long, poll until no free waits in the driver: the order of deferred blocks would be held up there. is_own: this
  * thread has freed them all. False: one still does. */

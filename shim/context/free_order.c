@@ -413,7 +413,9 @@ bool order_freed_async_ended(void *arg)
 {
     struct context *context = arg;
     struct visit visit;
+    /* The thread is in relaxed mode, so a capture elsewhere is not disturbed. */
     const bool ended = !context_enter(context, &visit) && context->driver->cuEventQuery &&
+                       (visit.relaxed || !capture_active()) &&
                        free_streams_ask(&context->free_streams, context->driver);
 
     context_leave(context, &visit);

@@ -125,8 +125,10 @@ static CUresult order_behind_stream(struct context *context, struct slot *slot)
     if (!result && beside_capture && !visit.relaxed)
         result = CUDA_ERROR_NOT_READY;
     pin_sleep(context);
+    atomic_store(&slot->waits, waits); /* so that capture_begin does not wait for this slot without limit */
     if (!result)
         result = waits ? driver->cuStreamSynchronize(stream) : driver->cuEventRecord(atomic_load(&slot->event), stream);
+    atomic_store(&slot->waits, false);
     pin_wake();
     context_leave(context, &visit);
     if (!result && !waits)

@@ -8,8 +8,6 @@
  */
 #include "behaviour.h"
 
-#include <dlfcn.h>
-
 /* No test comes to the end of this, which is less than a thread waits for its own frees. */
 #define LONG_US 20000000u
 
@@ -22,10 +20,10 @@ static struct {
 
 static int begin(void)
 {
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
     size_t total;
 
-    all.kernel = driver ? (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel") : NULL;
+    OK(cudaFree(NULL)); /* the driver is loaded */
+    all.kernel = (int (*)(void *, const int *, unsigned int))bt_driver("simgpu_kernel");
     if (!all.kernel)
         SKIP("only the simulated GPU has such work");
     OK(cudaStreamCreateWithFlags(&all.busy, cudaStreamNonBlocking));
