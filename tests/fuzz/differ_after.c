@@ -102,7 +102,7 @@ static void handles_made(const struct drawn_row *row)
         thing_new(K_RETAINED, (uintptr_t)given.made, 0)->dev = drawn.device;
     if (made(given.made) && strstr(row->symbol, "CtxCreate"))
         thing_new(K_CONTEXT, (uintptr_t)given.made, 0);
-    if (made(given.graph_made) && given.graph_made != given.graph)
+    if (made(given.graph_made) && !thing_find(1u << K_GRAPH, (uintptr_t)given.graph_made)) /* of a capture to a graph */
         thing_new(K_GRAPH, (uintptr_t)given.graph_made, 0);
     if (row_takes(row, "CUmemGenericAllocationHandle * handle"))
         thing_new(K_HANDLE, given.handle, 2 * MIB)->reach = !row_is(row, "cuMemCreate");
