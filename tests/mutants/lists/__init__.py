@@ -9,10 +9,10 @@ from __future__ import annotations
 from mutant import Mutant
 
 from . import (base, context, context_again, context_driver_free, context_ends, context_free_streams,
-               context_pinned, context_shared, exports,
+               context_pinned, context_shared, context_waits, exports,
                hooks, info, nccl, nccl_reg, pool, pool_kept, real, report, reserve, serve, trace)
 
 ROOMS = (pool, pool_kept, reserve, nccl_reg, hooks, base, real, trace,
-         context, context_again, context_driver_free, context_ends, context_free_streams, context_pinned, context_shared, nccl, report, serve, exports,
+         context, context_again, context_driver_free, context_ends, context_free_streams, context_pinned, context_shared, context_waits, nccl, report, serve, exports,
          info)
 MUTANTS: "list[Mutant]" = [mutant for room in ROOMS for mutant in room.MUTANTS]

@@ -95,4 +95,14 @@ MUTANTS = [
         ("direct_delete_of(&direct.leaving, context);", "")]),
     Mutant("a free that has failed keeps the context from its end while it asks for the error", ["shim_pins"], [
         ("pin_end(own); } void serve_failed_end", "} void serve_failed_end")]),
+    Mutant("the next context in the entry has the ranges and buffers of a pause of the one before", ["shim_pause"], [
+        ("nccl_given_ended(context); pause_copies_ended(context);", "nccl_given_ended(context);")]),
+    Mutant("a new primary context is taken for the one whose handle it has", ["shim_ending"], [
+        ("gone = !active || (id && id != context->id);", "gone = !active; (void)id;")]),
+    Mutant("the byte that a context kept is the next one's", ["shim_context"], [
+        ("atomic_store(&context->kept_byte, 0); atomic_store(&context->defers", "atomic_store(&context->defers")]),
+    Mutant("a new context waits for what the one before had given back", ["shim_context"], [
+        ("atomic_store(&context->arrived, atomic_load(&context->given));", "")]),
+    Mutant("a call's error is the current context's, whosever memory it named", ["shim_order"], [
+        ("order_failed(context, driver->cuMemGetInfo_v2(&free, &total));", "(void)free; (void)total; order_failed(context, result);")]),
 ]

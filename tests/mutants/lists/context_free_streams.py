@@ -35,4 +35,8 @@ MUTANTS = [
         ("if (atomic_load(&pool->shown.deferring) && !freed_async_ended(pool) &&", "if (atomic_load(&pool->shown.deferring) &&")]),
     Mutant("deferred blocks are ordered before idle memory goes", ["freed_async static ordered / freed_while_idle"], [
         ("if (!released && atomic_load(&pool->shown.deferring)) {", "if (atomic_load(&pool->shown.deferring)) {")]),
+    Mutant("the next context in the entry has the events of the one before", ["shim_free_streams"], [
+        ("atomic_store(&streams->at[i].event, NULL);", "(void)i;")]),
+    Mutant("the streams' mark is read after the answer", ["shim_free_streams"], [
+        ("free_streams_idle(&context->free_streams, mark); return result;", "(void)mark; free_streams_idle(&context->free_streams, free_streams_mark(&context->free_streams)); return result;")]),
 ]

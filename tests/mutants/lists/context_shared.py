@@ -189,4 +189,22 @@ MUTANTS = [
          "order_slot_give(slot, CUDA_ERROR_NOT_READY); if (result !=")]),
     Mutant("ipc: a descriptor stays open each time that a block has been granted too often", ["ipc_table"], [
         ("if (fd >= 0) file_drop(fd); return IPC_FULL;", "return IPC_FULL;")]),
+    Mutant("ipc: a block that is open in another context is open in this one", ["sweep_imports"], [
+        ("!(ipc_name_equal(&import->block, block) && import->mapping->context == context))", "!(ipc_name_equal(&import->block, block)))")]),
+    Mutant("ipc: a context that ends while a segment is mapped in it keeps it", ["import"], [
+        ("if (imports.mapping == handle) imports.mapping = NULL;", "")]),
+    Mutant("ipc: a segment that changed its size is the one that is mapped", ["import"], [
+        ("if (mapping && (mapping->size != grant->segment_size || mapping->how != (enum ipc_how)grant->how))", "if (mapping && mapping->how != (enum ipc_how)grant->how)")]),
+    Mutant("ipc: of two mappings at an address the wrong one goes", ["import"], [
+        ("while (i && sorted->at[i - 1] != mapping && sorted->at[i - 1]->addr == mapping->addr) i--;", "")]),
+    Mutant("ipc: the handle that a descriptor was made from is kept", ["sweep_imports"], [
+        ("real_next(cuMemRelease)(handle); if (result) { *ret_fd = -1;", "if (result) { *ret_fd = -1;")]),
+    Mutant("ipc: a block is held by an importer that did not hear of it", ["sweep_processes"], [
+        ("if (grant.status == IPC_GRANTED) ipc_table_close(&connection->holder, &request->block);", "")]),
+    Mutant("ipc: a block is exported that was freed meanwhile", ["sweep_exports"], [
+        ("if (!rc && !pool_is_live(base)) {", "if (0) {")]),
+    Mutant("ipc: a descriptor of earlier memory is kept for a segment", ["shim_vmm_memory"], [
+        ("if (mapping && mapping->number == number && mapping->kept.fd < 0 &&", "(void)number; if (mapping && mapping->kept.fd < 0 &&")]),
+    Mutant("vmm: a way between devices that opens later is one to later memory only", ["shim_vmm_memory"], [
+        ("if (are_two(device, from) && (atomic_fetch_and(&unreachable[device], ~bit) & bit)) atomic_fetch_and(&settled[device], ~bit);", "if (are_two(device, from)) atomic_fetch_and(&unreachable[device], ~bit);")]),
 ]

@@ -358,4 +358,14 @@ MUTANTS = [
         ("if (flags & CU_MEMHOSTALLOC_DEVICEMAP) host_pointer_before(w);", "if (flags == CU_MEMHOSTALLOC_DEVICEMAP) host_pointer_before(w);")]),
     Mutant("auto: mapped host memory is not seen if it is allocated with a further flag", ["rows driver"], [
         ("if (flags & CU_MEMHOSTALLOC_DEVICEMAP && serve_watches(caller)", "if (flags == CU_MEMHOSTALLOC_DEVICEMAP && serve_watches(caller)")]),
+    Mutant("peer access opens the way in the other direction", ["peers static vmm access_first"], [
+        ("vmm_reach_anew(driver, hazard_context_device(driver, peer), device);", "vmm_reach_anew(driver, device, hazard_context_device(driver, peer));")]),
+    Mutant("a wait for another context's stream pays this one's debt", ["shim_policy"], [
+        ("if (policy && policy == of_stream(stream))", "if (policy)")]),
+    Mutant("a free is forgotten where the driver's error did not last", ["shim_refused"], [
+        ("if (!result && verdict == SERVE_UNFREED)", "if (0)")]),
+    Mutant("cudaHostAlloc: later calls of the driver count as its caller's", ["sweep_exports"], [
+        ("error = real_runtime(cudaHostAlloc, CALLER)(ptr, size, flags); serve_call_from(NULL);", "error = real_runtime(cudaHostAlloc, CALLER)(ptr, size, flags);")]),
+    Mutant("a capture that begins beside the end of the one before is forgotten", ["shim_capture"], [
+        ("capture_check(call->stream, /* destroyed: */ false, call->total);", "capture_check(call->stream, /* destroyed: */ false, atomic_load(&capture_total));")]),
 ]

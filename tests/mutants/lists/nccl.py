@@ -116,4 +116,10 @@ MUTANTS = [
         ("while (ending && !nccl_reg_group_depth())", "while (ending)")]),
     Mutant("used memory: it is waited for while this thread's group is open", ["shim_nccl_direct"], [
         ("i < UNMAP_TRIES && !nccl_reg_group_depth(); i++", "i < UNMAP_TRIES; i++")]),
+    Mutant("use: memory whose unmapping was refused hides what was mapped there since", ["shim_nccl_direct"], [
+        ("if (!done && !direct_overlapping(&direct.memory, copy.addr, copy.size))", "if (!done)")]),
+    Mutant("windows: one is made of a communicator that was aborted meanwhile", ["shim_nccl_calls"], [
+        ("if (!rc && !nccl_comm_is_open(comm)) rc = -EIO;", "")]),
+    Mutant("NCCL: a communicator is closed although its destruction was refused", ["shim_nccl_calls"], [
+        ("if (how != NCCL_END_SILENT && result == ncclInvalidArgument) {", "if (how == NCCL_END_FINALIZE && result == ncclInvalidArgument) {")]),
 ]

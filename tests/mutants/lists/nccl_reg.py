@@ -118,4 +118,16 @@ MUTANTS = [
         ("if (!atomic_load(&comm->key) && atomic_load(&comm->known)) { reg_counters_add", "if (!atomic_load(&comm->key)) { reg_counters_add")]),
     Mutant("NCCL: a communicator in the place of another rests because that one has waited in vain", ["nccl_waits"], [
         ("made->rests = 0;", "")]),
+    Mutant("NCCL: an operation whose communicator has gone uses its entry for ever", ["nccl_locks"], [
+        ("if (rc < 0) { nccl_reg_after_op(*ret_used); *ret_used = NULL; }", "if (rc < 0) *ret_used = NULL;")]),
+    Mutant("NCCL: an operation undoes the pin of a captured one", ["nccl_locks"], [
+        ("record->pinned |= op->captured;", "record->pinned = op->captured;")]),
+    Mutant("NCCL: memory of an owner that stays is not registered again", ["nccl_reg"], [
+        ("reg->segments[i].ending = false; atomic_fetch_add(&reg->changes, 1);", "reg->segments[i].ending = false;")]),
+    Mutant("NCCL: a communicator whose group goes on counts as one that blocks", ["nccl_reg"], [
+        ("if (goes_on) atomic_store(&comm->nonblocking, true);", "(void)goes_on;")]),
+    Mutant("NCCL: a communicator goes although a second thread has closed it, too", ["nccl_snapshot"], [
+        ("undone = atomic_load(&found->finalized) && atomic_load(&found->calls) / CALLS_CLOSED == 1;", "undone = atomic_load(&found->finalized);")]),
+    Mutant("NCCL: a user's registration of a part of a segment does not keep it", ["nccl_locks"], [
+        ("if (comm->users_own[i].addr < end_of(addr, size) && addr < end_of(comm->users_own[i].addr, comm->users_own[i].size))", "if (comm->users_own[i].addr <= addr && end_of(addr, size) <= end_of(comm->users_own[i].addr, comm->users_own[i].size))")]),
 ]

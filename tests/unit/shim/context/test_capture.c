@@ -156,6 +156,35 @@ ISOLATED_CASE(test_forget)
     assert_int_equal(closed(), 0);
 }
 
+static CUcontext meanwhile;
+
+static void next_begun(void *arg)
+{
+    capture_begun(meanwhile, arg, true);
+}
+
+/* The real function. Before it returns, another thread begins the next capture; the driver still says that there is
+ * none when that has begun. */
+static CUresult ends_and_begins(CUstream stream, CUgraph *graph)
+{
+    (void)graph;
+    meanwhile = capture_begin(stream);
+    fake.streams[0].captures = CU_STREAM_CAPTURE_STATUS_NONE;
+    fake_before(FN(cuStreamIsCapturing), next_begun, stream);
+    return CUDA_SUCCESS;
+}
+
+ISOLATED_CASE(test_next_one_begins_beside_the_end)
+{
+    const CUstream stream = (ready(), fake_stream(0, 0));
+
+    begin(stream);
+    fake.streams[0].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    fake.next_of[REAL_cuStreamEndCapture] = (void *)ends_and_begins;
+    assert_int_equal(cuStreamEndCapture(stream, NULL), CUDA_SUCCESS);
+    assert_int_equal(closed(), 1);
+}
+
 /* A context that is not known: it has no captures. */
 READY_CASE(test_forget_none)
 {

@@ -3,6 +3,7 @@
  * whatever else the context's device does. */
 
 #include "context/capture_gate.h"
+#include "context/context_end.h"
 #include "context/free_order.h"
 #include "context/free_streams.h"
 #include "context/registry.h"
@@ -126,6 +127,20 @@ READY_CASE(test_gone, .environment = ORDERED)
     assert_int_equal(idle_after_flush(context), 10 * MIB);
     context_stream_gone(fake_stream(2, 0)); /* one that nobody knows */
     assert_true(order_freed_async_ended(context));
+}
+
+/* The events went with their context: the next one in its entry makes its own. */
+READY_CASE(test_next_context, .environment = ORDERED)
+{
+    unsigned int made;
+
+    freed_on(context, 0, 3 * MIB);
+    context_gone(context_leaving(fake_context(0)), true);
+    assert_ptr_equal(pooled(4), context);
+    fake_current(fake_context(4));
+    made = fake_calls(FN(cuEventCreate));
+    assert_int_equal(serve_free_later(block(context, 3 * MIB), fake_stream(1, 4)), SERVE_DONE);
+    assert_int_equal(fake_calls(FN(cuEventCreate)), made + 1);
 }
 
 /* A thread is about to record the event: its block is not in the answer, and the entry is not another stream's. */

@@ -214,8 +214,9 @@ ISOLATED_CASE(test_born_again, .environment = NCCL)
 ISOLATED_CASE(test_left_by_a_context, .environment = NCCL)
 {
     struct context *context = with_nccl();
-    const uint64_t addr = born(context);
+    const uint64_t addr = born(context), gone = born(context);
 
+    assert_int_equal(go_back(context, &gone, 1), 1); /* NCCL has it again, and gets it no second time */
     assert_int_equal(nccl_given_left(0), 0);
     context_gone(context_leaving(fake_context(0)), true);
     assert_int_equal(nccl_given_left(1), 0);

@@ -225,6 +225,21 @@ PAUSE_CASE(test_context_ends_meanwhile)
     assert_int_equal(pause_check(0, /* keep: */ false), 0);
 }
 
+/* The next context in the entry has nothing of a pause that has ended with the one before. */
+PAUSE_CASE(test_context_ends_with_contents)
+{
+    uint64_t bytes;
+
+    get(context, 1000);
+    assert_int_equal(pause_device(0, /* keep: */ true, PAUSE_NO_LIMIT, &bytes), 0);
+    context_gone(context_leaving(fake_context(0)), true);
+    lived = host.buffers = 0; /* its pinned memory has gone with it */
+    assert_ptr_equal(pooled(0), context);
+    get(context, 1000);
+    pause_and_resume();
+    assert_int_equal(count[0], 1);
+}
+
 /* A block that is freed while the device is paused comes back no more, nor does its segment. */
 PAUSE_CASE(test_freed_meanwhile)
 {

@@ -324,6 +324,28 @@ ISOLATED_CASE(test_window_stays_where_nccl_refuses, .environment = USED)
     assert_int_equal(window_deregister(comm, window), -EINVAL);
 }
 
+static void closes(void *comm)
+{
+    nccl_comm_ends(comm, NCCL_END_CLOSE);
+}
+
+/* Another thread aborts the communicator during the exchange: no call is made on it any more. */
+ISOLATED_CASE(test_window_of_an_aborted_communicator, .environment = USED)
+{
+    const ncclUniqueId id = {{0}};
+    ncclWindow_t window = NULL;
+    ncclComm_t comm = NULL;
+    void *ptr = NULL;
+
+    nccl_start();
+    nccl_begin();
+    assert_int_equal(ncclCommInitRank(&comm, 2, id, 1), 0);
+    assert_int_equal(ncclMemAlloc(&ptr, 2 * MIB), 0);
+    fake_before(FN(cuStreamSynchronize), closes, comm);
+    assert_int_equal(window_register(comm, (uintptr_t)ptr, 1000, &window), -EIO);
+    assert_null(window);
+}
+
 ISOLATED_CASE(test_window_without_a_driver, .environment = USED)
 {
     const ncclUniqueId id = {{0}};

@@ -408,24 +408,26 @@ ISOLATED_CASE(test_not_mapped, .environment = USED)
     assert_false(direct_free(addr, /* waits: */ true, &result));
 }
 
-/* Another thread has mapped other memory there since, all of it or a part. */
+/* Another thread has mapped other memory there since, at its end or at its beginning. */
 ISOLATED_CASE(test_mapped_again, .environment = USED)
 {
     const CUdeviceptr addr = 0x660000000000;
     const ncclComm_t comm = comm_begin();
     struct nccl_reg_stats is = {0};
 
-    for (int done = 0; done < 2; done++) {
+    for (int i = 0; i < 4; i++) {
+        const CUdeviceptr at = i < 2 ? addr + 2 * MIB : addr;
+
         map(addr, 4 * MIB);
         direct_unmaps(addr, 4 * MIB);
         fake_range_of(addr)->size = 0;
-        map(addr + 2 * MIB, 2 * MIB);
-        direct_unmapped(addr, 4 * MIB, done);
-        assert_int_equal(reduce(comm, addr + 2 * MIB, 64), 0);
+        map(at, 2 * MIB);
+        direct_unmapped(addr, 4 * MIB, /* done: */ i % 2);
+        assert_int_equal(reduce(comm, at, 64), 0);
         nccl_stats_get(&is);
         assert_int_equal(is.segments, 1);
-        direct_unmaps(addr + 2 * MIB, 2 * MIB);
-        direct_unmapped(addr + 2 * MIB, 2 * MIB, /* done: */ true);
-        fake_range_of(addr + 2 * MIB)->size = 0;
+        direct_unmaps(at, 2 * MIB);
+        direct_unmapped(at, 2 * MIB, /* done: */ true);
+        fake_range_of(at)->size = 0;
     }
 }
