@@ -22,6 +22,9 @@ size_t idle_bytes(const struct pool *pool);
 void used_add(struct pool *pool, struct segment *segment, size_t size);
 void used_sub(struct pool *pool, struct segment *segment, size_t size);
 
+/* With the pool's lock: the pool holds so many bytes more. */
+void held_add(struct pool *pool, ptrdiff_t more);
+
 /* With the magazine's lock: the program has got size bytes. */
 static inline void handed_add(struct magazine *magazine, size_t size)
 {

@@ -108,7 +108,7 @@ static bool segment_disown(struct segment *segment, uint64_t at)
         block_bin(pool, block);
     }
     segment_unlink(pool, segment);
-    pool->stats.held -= segment->size;
+    held_add(pool, -(ptrdiff_t)segment->size);
     pool->stats.segments_free++;
     locks_give(pool);
     return true;

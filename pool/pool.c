@@ -282,6 +282,15 @@ static bool flush_if_due(struct pool *pool, size_t size)
     return due;
 }
 
+/* Publish deferred blocks, see gathers_first. If not all earlier work has ended, the device waits for it, if this
+ * thread has freed them all: natively the host would have waited. */
+static void flush_first(struct pool *pool)
+{
+    pool_flush(pool);
+    if (pool_deferred_by(pool) == POOL_DEFERRED_OWN && !pool->config.order->frozen(pool->config.arg))
+        order_and_publish(pool, NULL, POOL_ORDER_DEVICE);
+}
+
 /* No cached block serves the request. */
 static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr)
 {
@@ -292,6 +301,8 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
 
     if (config->capacity && requested > config->capacity)
         return -EAGAIN; /* no memory given back could make it fit */
+    if (gathers_first(pool, size))
+        flush_first(pool);
     if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
         return 0;
     if (config->order->frozen(config->arg)) {

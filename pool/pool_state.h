@@ -83,6 +83,7 @@ struct pool {
         atomic_bool frees_fail;     /* the last free could not be ordered; known where blocks are deferred */
         atomic_bool defers;         /* frees are batched: there is a budget, and the context has not failed */
         atomic_bool later;          /* see pool_flush_later; counted in pool_later_count */
+        atomic_bool nearly_full;    /* the pool holds nearly all that the device has, see held_add */
     } shown __attribute__((aligned(64)));
     struct pool_config config;
     _Atomic(void *) arg; /* config.arg, for readers that cannot know whether the pool has been recycled */

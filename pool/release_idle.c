@@ -66,7 +66,7 @@ static void segment_gone(struct pool *pool, struct segment *segment, bool is_las
 {
     lock_take(&pool->lock);
     pool->stats.segments_free++;
-    pool->stats.held -= segment->size;
+    held_add(pool, -(ptrdiff_t)segment->size);
     pool->leaving -= segment->size;
     pool->putting -= is_last;
     segment_retire(segment);

@@ -85,12 +85,14 @@ static bool coalesce_larger(struct pool *pool, struct magazine *magazine, size_t
 }
 
 /* With the magazine's lock, for a small request that no cached block serves. True: coalesce all cached blocks first. */
-static bool streak_ends(struct magazine *magazine)
+static bool streak_ends(const struct pool *pool, struct magazine *magazine, size_t size)
 {
     const size_t hits = size_value(&magazine->hits);
 
     magazine->streak = hits == magazine->hits_at_start ? magazine->streak + 1 : 1;
     magazine->hits_at_start = hits;
+    if (gathers_first(pool, size))
+        return magazine->cached_count || atomic_load_explicit(&pool->shown.deferring, memory_order_relaxed);
     return magazine->streak % STREAK == 0 && (magazine->streak == STREAK || magazine->cached_count);
 }
 
@@ -98,7 +100,7 @@ bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, s
 {
     struct block *block;
 
-    if (size >= LARGE_MIN || streak_ends(magazine))
+    if (size >= LARGE_MIN || streak_ends(pool, magazine, size))
         return false;
     /* Keep blocks of the few sizes cached while another block serves, or each miss would make the next requests
      * misses. */
@@ -137,7 +139,7 @@ int shards_take(struct pool *pool, size_t size, size_t requested, bool refused, 
     int rc;
 
     locks_take(pool);
-    if (!refused && own->streak % STREAK)
+    if (!refused && own->streak % STREAK && !gathers_first(pool, size))
         block = find(pool, own, size, /* all: */ false);
     if (!block) {
         coalesce_all(pool);

@@ -13,6 +13,17 @@
 
 /* With the magazine's lock: hand out a block from free memory in its own segments. False: nothing fits. */
 bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, size_t requested, uint64_t *ret_addr);
+#define GATHERS_MIN ((size_t)128 << 10)
+/*
+ * True if deferred blocks are published, if possible, and all cached ones coalesced before a small request of this size
+ * looks for free memory: those from GATHERS_MIN on while the pool is nearly full. A block put between smaller free
+ * ones would keep up to 2 MiB from others for as long as it lives, and the device has nothing else for those.
+ */
+static inline bool gathers_first(const struct pool *pool, size_t size)
+{
+    return size >= GATHERS_MIN && size < LARGE_MIN &&
+           atomic_load_explicit(&pool->shown.nearly_full, memory_order_relaxed);
+}
 /* With no lock: a block for a small request from any magazine's segments. refused: the driver has no more memory, so
  * examine every block. -ENOENT: nothing fits. */
 int shards_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr);

@@ -242,7 +242,7 @@ int segment_enter(struct pool *pool, struct segment *segment)
     pool->segments = segment;
     pool->stats.segments_alloc++;
     book(&books_of(pool, segment)->idle, segment->size);
-    pool->stats.held += segment->size;
+    held_add(pool, (ptrdiff_t)segment->size);
     if (pool->stats.held > pool->stats.peak_held)
         pool->stats.peak_held = pool->stats.held;
     return 0;

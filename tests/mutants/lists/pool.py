@@ -265,7 +265,13 @@ MUTANTS = [
         ("if (segment->shared && is_whole(block)) skip_choose(block, size);",
          "if (segment->shared && is_whole(block) && (segment->skip || segment->got_for <= SKIP_MAX)) skip_choose(block, size);")]),
     Mutant("blocks of other sizes lie between cached ones", ["pool", "bound"], [
-        ("if (size >= LARGE_MIN || streak_ends(magazine))", "if (size >= LARGE_MIN)")]),
+        ("if (size >= LARGE_MIN || streak_ends(pool, magazine, size))", "if (size >= LARGE_MIN)")]),
+    Mutant("a nearly full card puts larger small blocks between cached ones", ["shards"], [
+        ("return size >= GATHERS_MIN && size < LARGE_MIN &&", "return size >= GATHERS_MIN && size < 0 &&")]),
+    Mutant("a nearly full card puts larger small blocks between deferred ones", ["shards"], [
+        ("if (gathers_first(pool, size)) flush_first(pool);", "")]),
+    Mutant("the device is not made to wait for deferred blocks where a card is nearly full", ["shards"], [
+        ("if (pool_deferred_by(pool) == POOL_DEFERRED_OWN && !pool", "if (0 && !pool")]),
     Mutant("cached blocks are coalesced before the program has gone on to other sizes", ["shards"], [
         ("#define STREAK 16u", "#define STREAK 3u")]),
     Mutant("a block is handed out that is too small", ["bins", "pool"], [

@@ -238,3 +238,56 @@ SHARDS_CASE(test_descriptors_go_round)
     assert_int_equal(env->fake->calls[FAKE_ALLOC], 1);
     assert_sound(env->pool, env->fake);
 }
+
+/*
+ * A full card: small blocks are freed in no order, and every other one's memory is cached or deferred when larger
+ * requests come, perhaps with a pair of the small size between them. All of the card serves them, as natively. budget:
+ * of deferred bytes.
+ */
+static void small_ones_freed(struct env *env, size_t budget, size_t small, size_t larger, bool pairs)
+{
+    enum { CARD = 256, MOST = CARD * 32 };
+    static uint64_t addr[MOST];
+    struct pool_config config = fake_config(env->fake);
+    uint64_t seed = 1, other;
+    size_t count = 0, served = 0;
+
+    config.capacity = env->fake->capacity = CARD * MIB;
+    config.deferred_min = budget;
+    env_pool(env, &config);
+    while (count < MOST && !pool_alloc(env->pool, small, &addr[count]))
+        count++;
+    for (size_t left = count; left; left--) {
+        const size_t i = rng_below(&seed, left);
+
+        release(addr[i]);
+        addr[i] = addr[left - 1];
+    }
+    for (; !pool_alloc(env->pool, larger, &other); served++)
+        if (pairs && !pool_alloc(env->pool, small, &other))
+            release(other);
+    assert_int_equal(served, CARD * MIB / UNIT * (UNIT / larger));
+    assert_sound(env->pool, env->fake);
+}
+
+SHARDS_CASE(test_full_card_serves_larger_requests_between_cached_blocks)
+{
+    small_ones_freed(env, 0, 64 * KIB, MIB, /* pairs: */ false);
+}
+
+SHARDS_CASE(test_full_card_serves_larger_requests_though_cached_blocks_serve_others)
+{
+    small_ones_freed(env, 0, 64 * KIB, MIB, /* pairs: */ true);
+}
+
+SHARDS_CASE(test_full_card_serves_larger_requests_between_deferred_blocks)
+{
+    env->fake->prompt = true;
+    small_ones_freed(env, 24 * MIB, 32 * KIB, 128 * KIB, /* pairs: */ false);
+}
+
+/* The host may not wait; the device does, for what this thread has freed. */
+SHARDS_CASE(test_full_card_serves_larger_requests_beside_work)
+{
+    small_ones_freed(env, 24 * MIB, 32 * KIB, MIB, /* pairs: */ false);
+}
