@@ -65,7 +65,8 @@ class Base(Case):
         return out.split("\n")[:-1]
 
     def ctl(self, *words: Word, rc: int = 0) -> "subprocess.CompletedProcess[str]":
-        done = tool.run(*words, env={**self.env(None), "CUPOOL_CTL": str(self.dir)}, seconds=TIMEOUT, path=CTL, tool=loaded().main)
+        env = {**self.env(None), "CUPOOL_CTL": str(self.dir)}
+        done = tool.run(*words, env=env, seconds=TIMEOUT, path=CTL, tool=loaded().main)
         self.assertEqual(done.returncode, rc, done.stdout + done.stderr)
         return done
 

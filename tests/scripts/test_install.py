@@ -188,9 +188,10 @@ class Dist(unittest.TestCase):
         tmp = tempfile.TemporaryDirectory()
         self.addCleanup(tmp.cleanup)
         top = Path(tmp.name).resolve()
-        # A build folder of its own, so that the one under test keeps no archive. Unoptimised, and without debugging information, in
-        # which the folder has its name: what is asked is whether all files are there, and ccache may know the answer.
-        setup = [MESON, "setup", "-Dtests=false", "-Doptimization=0", "-Ddebug=false", f"-Dheaders={os.environ['INSTALL_HEADERS']}"]
+        # A build folder of its own, so that the one under test keeps no archive. The question is whether all files are
+        # there: unoptimised, and without debugging information, which names the folder, so that ccache knows the objects.
+        setup = [MESON, "setup", "-Dtests=false", "-Doptimization=0", "-Ddebug=false",
+                 f"-Dheaders={os.environ['INSTALL_HEADERS']}"]
         self.run_in(ROOT, *setup, top / "build")
         done = subprocess.run([MESON, "dist", "-C", str(top / "build"), "--no-tests", "--allow-dirty", "--formats=gztar"],
                               capture_output=True, text=True, env=plain_env())

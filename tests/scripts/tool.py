@@ -21,7 +21,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from cupool_trace.cli import main  # noqa: E402
 
 
-def child(tool: "Callable[[list[str]], int]", args: "list[str]", env: "Optional[dict[str, str]]", out: int, err: int, seconds: int) -> None:
+def child(tool: "Callable[[list[str]], int]", args: "list[str]", env: "Optional[dict[str, str]]", out: int, err: int,
+          seconds: int) -> None:
     status: Any = 1
     try:
         if env is not None:
@@ -47,13 +48,14 @@ def child(tool: "Callable[[list[str]], int]", args: "list[str]", env: "Optional[
         os._exit(status or 0)
 
 
-def run(*args: object, stdin: Optional[bytes] = None, seconds: int = 60, env: "Optional[dict[str, str]]" = None, path: Path = TOOL,
-        tool: "Callable[[list[str]], int]" = main) -> "subprocess.CompletedProcess[str]":
+def run(*args: object, stdin: Optional[bytes] = None, seconds: int = 60, env: "Optional[dict[str, str]]" = None,
+        path: Path = TOOL, tool: "Callable[[list[str]], int]" = main) -> "subprocess.CompletedProcess[str]":
     """Another tool than cupool-trace: where it lies, and what it calls first."""
     words = [str(a) for a in args]
     # A fork has this thread only, and may find a lock taken by one that it has not.
     if stdin is not None or threading.active_count() != 1:
-        done = subprocess.run([sys.executable, str(path), *words], input=stdin, capture_output=True, timeout=seconds, env=env)
+        command = [sys.executable, str(path), *words]
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=seconds, env=env)
         return subprocess.CompletedProcess(words, done.returncode, done.stdout.decode(), done.stderr.decode())
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         pid = os.fork()
