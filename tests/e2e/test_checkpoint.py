@@ -16,7 +16,7 @@ from e2e import SOURCE
 from jobs import RANKS, Base, Job
 
 MIB = 1 << 20
-SIZE = ["--size", str(6 * MIB), "--tensors", "5"]  # a tensor is several writes
+SIZE = ["--size", str(4 * MIB), "--tensors", "3"]  # a tensor is several writes
 STEPS = ["--steps", "10", "--every", "3", "--keep", "2"]  # saves 3, 6, 9
 SAVED, LAST = [3, 6, 9], [6, 9]
 LATE = {"SIMGPU_DELAY_US": "300"}

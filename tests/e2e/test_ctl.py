@@ -4,6 +4,7 @@ or talk nonsense to the library.
 """
 
 import ast
+import functools
 import json
 import os
 import random
@@ -22,11 +23,22 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from e2e import BIN, LIB, MIB, SOURCE, TIMEOUT, Case, Word, stop
+from e2e import BIN, LIB, MIB, SOURCE, TIMEOUT, Case, Word, stop, tool
 from ipc_process import Process
 
 CTL = SOURCE / "scripts" / "cupool-ctl"
 REQUEST, REPLY, MAGIC = struct.Struct("=IHHiIQII"), struct.Struct("=IHHiI"), 0x74637063
+
+
+@functools.lru_cache(None)
+def loaded() -> Any:
+    """cupool-ctl as a module."""
+    spec = spec_from_loader("cupool_ctl", SourceFileLoader("cupool_ctl", str(CTL)))
+    assert spec and spec.loader
+    ctl = module_from_spec(spec)
+    with mock.patch.object(sys, "dont_write_bytecode", True):
+        spec.loader.exec_module(ctl)
+    return ctl
 
 
 class Base(Case):
@@ -53,8 +65,8 @@ class Base(Case):
         return out.split("\n")[:-1]
 
     def ctl(self, *words: Word, rc: int = 0) -> "subprocess.CompletedProcess[str]":
-        done = subprocess.run([sys.executable, str(CTL), *map(str, words)], env={**self.env(None), "CUPOOL_CTL": str(self.dir)},
-                              capture_output=True, text=True, timeout=TIMEOUT)
+        env = {**self.env(None), "CUPOOL_CTL": str(self.dir)}
+        done = tool.run(*words, env=env, seconds=TIMEOUT, path=CTL, tool=loaded().main)
         self.assertEqual(done.returncode, rc, done.stdout + done.stderr)
         return done
 
@@ -272,13 +284,9 @@ class Others(Base):
 
     def test_an_answer_at_the_last_moment(self) -> None:
         """One that comes while cupool-ctl gives up counts: the process has paused."""
-        spec = spec_from_loader("cupool_ctl", SourceFileLoader("cupool_ctl", str(CTL)))
-        assert spec and spec.loader
-        tool = module_from_spec(spec)
-        with mock.patch.object(sys, "dont_write_bytecode", True):
-            spec.loader.exec_module(tool)
+        ctl = loaded()
         for data in (REPLY.pack(MAGIC, 1, 0, 0, 2) + b"{}", b""):
-            call, (ours, peer) = tool.Call.__new__(tool.Call), socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            call, (ours, peer) = ctl.Call.__new__(ctl.Call), socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours.setblocking(False)
             call.pid, call.socket = 1, ours
 
@@ -287,11 +295,11 @@ class Others(Base):
                     peer.send(data)
                 return [], [], []
 
-            with peer, mock.patch.object(tool.select, "select", late):
+            with peer, mock.patch.object(ctl.select, "select", late):
                 if data:
                     self.assertEqual(call.answer(0.0), {})
                 else:
-                    self.assertRaisesRegex(tool.Failed, "does not answer", call.answer, 0.0)
+                    self.assertRaisesRegex(ctl.Failed, "does not answer", call.answer, 0.0)
 
 
 class Library(Base):

@@ -450,7 +450,7 @@ def fnv(data: bytes) -> int:
 class Deaths(Base):
     """Importers and exporters die at any moment; the others' books are exact afterwards."""
 
-    ROUNDS = 200 if SANITIZE == "none" else 20
+    ROUNDS = 120 * int(os.environ.get("TEST_RUNS", "1")) if SANITIZE == "none" else 20
 
     def test_of_importers(self) -> None:
         rng = random.Random(1)

@@ -4,6 +4,7 @@ examples/ and tests/gpu.
 """
 
 import errno
+import os
 import random
 import time
 import unittest
@@ -18,7 +19,7 @@ SIZES = (UNIT, 3 * UNIT, 2 * UNIT + 100)  # of the models
 class Deaths(Switch):
     """Importers and exporters die at any moment; the others' books are exact afterwards."""
 
-    ROUNDS = 100 if SANITIZE == "none" else 10
+    ROUNDS = 40 * int(os.environ.get("TEST_RUNS", "1")) if SANITIZE == "none" else 10
 
     def test_the_exporter_while_it_is_inserted(self) -> None:
         a, b, mine, import_, at = self.one_inserted()

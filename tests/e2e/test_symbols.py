@@ -11,12 +11,11 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import unittest
 from pathlib import Path
 from typing import Iterator, Optional
 
-from e2e import SANITIZE, SIM, TRACE_TOOL, Case, Trace, need
+from e2e import SANITIZE, SIM, Case, Trace, need, tool
 
 STACKS = {"CUPOOL_TRACE_EVENTS": "segment,alloc", "CUPOOL_TRACE_STACKS": "1"}
 TOOLS = ("eu-addr2line", "llvm-symbolizer", "addr2line")
@@ -101,8 +100,8 @@ class Symbols(Case):
 
     def stack(self, trace: Trace, path: Optional[str], *options: object, said: str = "^$") -> "list[str]":
         """The stack of the trace's only leak, as `leaks` names it. path: PATH."""
-        done = subprocess.run([sys.executable, TRACE_TOOL, "leaks", "--json", *map(str, options), trace.path], capture_output=True, text=True,
-                              env=dict(os.environ, PATH=path or "", HOME=str(self.tmp), DEBUGINFOD_CACHE_PATH=str(self.tmp / "nothing")))
+        done = tool.run("leaks", "--json", *options, trace.path,
+                        env=dict(os.environ, PATH=path or "", HOME=str(self.tmp), DEBUGINFOD_CACHE_PATH=str(self.tmp / "nothing")))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stderr, said)
         stacks = json.loads(done.stdout)["stacks"]
@@ -263,10 +262,9 @@ class Symbols(Case):
         trace = self.traced(self.user_of_work())
         if not next(tools(), None):
             self.skipTest("no symboliser")
-        run = [sys.executable, TRACE_TOOL]
-        self.assertRegex(subprocess.run([*run, "summary", trace.path], capture_output=True, text=True).stdout, r"\nbuffer_take \(libwork\.c:5\) +")
+        self.assertRegex(tool.run("summary", trace.path).stdout, r"\nbuffer_take \(libwork\.c:5\) +")
         for command, name in (("plot", "page.html"), ("to-pytorch", "snapshot.pickle")):
-            subprocess.run([*run, command, trace.path, "-o", self.tmp / name], check=True, capture_output=True)
+            self.assertEqual(tool.run(command, trace.path, "-o", self.tmp / name).returncode, 0)
         self.assertIn('"buffer_take (libwork.c:5)"', (self.tmp / "page.html").read_text())
         snapshot = (self.tmp / "snapshot.pickle").read_bytes()
         self.assertTrue(re.search(rb"/libwork\.c", snapshot) and b"buffer_take" in snapshot)

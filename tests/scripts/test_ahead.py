@@ -21,6 +21,7 @@ import unittest.mock
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 
+import tool
 from made_traces import BASE, MIB, ROOT, Case, good, header, text
 
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -38,12 +39,21 @@ started, start = [], ahead._start
 ahead._start = lambda items: started.append(start(items)) or started[-1]
 print("once")
 status = cli.main(args)
-open(count, "w").write(str(len([s for s in started if s])))
+with open(count, "w") as out:
+    out.write(str(len([s for s in started if s])))
 sys.exit(status)
 """
 ENV = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}  # what is printed waits, as it does for most people
 NEVER = 1 << 60
+PIPE = ahead.PIPE
 LONG = 25_000  # busy() makes more events of it than are sorted at a time
+
+
+def driver(words: list[str]) -> int:
+    """In a fork of this process."""
+    sys.argv, ahead.PIPE = ["-c", *words], PIPE
+    exec(DRIVER, {})
+    return 0
 
 
 def busy(seed: int, count: int = 2000, wrong: float = 0.01, end: bool = True) -> bytes:
@@ -123,8 +133,11 @@ class Forced(Case):
     def drive(self, least: int, *args: str, processors: int = 9, stdin: Optional[bytes] = None) -> "tuple[tuple[int, bytes, bytes], int]":
         """Exit status, standard output and error; how many children there were."""
         count = self.dir / "count"
-        done = subprocess.run([sys.executable, "-c", DRIVER, str(count), str(least), str(processors), *args], input=stdin,
-                              capture_output=True, timeout=100, env=ENV)
+        words = [str(count), str(least), str(processors), *args]
+        if stdin is None:
+            said = tool.run(*words, seconds=100, tool=driver)
+            return (said.returncode, said.stdout.encode(), said.stderr.encode()), int(count.read_text())
+        done = subprocess.run([sys.executable, "-c", DRIVER, *words], input=stdin, capture_output=True, timeout=100, env=ENV)
         return (done.returncode, done.stdout, done.stderr), int(count.read_text())
 
     def same(self, files: list[str], *args: str) -> "tuple[int, bytes, bytes]":

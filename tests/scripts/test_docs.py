@@ -24,6 +24,8 @@ import unittest
 from pathlib import Path
 from typing import Iterator
 
+import tool
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("DOCS_BUILD", "build")).resolve()
 SIM = BUILD / "tests" / "sim"
@@ -127,7 +129,7 @@ class Docs(unittest.TestCase):
         starts = re.search(r"cupool-run(?!.*--(check|help))|LD_PRELOAD=", block.text) and not re.search(r"(TRACE_FILE|--trace)=off", block.text)
         self.assertEqual(bool(traces), bool(starts), f"traces: {traces}\n{block.text}\n{done.stdout}{done.stderr}")
         for trace in traces:  # one at a time: together they would have to have the same settings
-            check = subprocess.run([sys.executable, ROOT / "scripts/cupool-trace", "check", trace], capture_output=True, text=True)
+            check = tool.run("check", trace)
             self.assertEqual(check.returncode, 0, check.stdout + check.stderr)
 
     def test_every_block_is_marked(self) -> None:

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import traceback
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = ROOT / "scripts" / "cupool-trace"
@@ -21,15 +21,19 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from cupool_trace.cli import main  # noqa: E402
 
 
-def child(args: "list[str]", out: int, err: int, seconds: int) -> None:
+def child(tool: "Callable[[list[str]], int]", args: "list[str]", env: "Optional[dict[str, str]]", out: int, err: int,
+          seconds: int) -> None:
     status: Any = 1
     try:
+        if env is not None:
+            os.environ.clear()
+            os.environ.update(env)
         signal.alarm(seconds)
         os.dup2(out, 1)
         os.dup2(err, 2)
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False, errors="backslashreplace")
         try:
-            status = main(args)
+            status = tool(args)
         except SystemExit as e:
             status = e.code
         if isinstance(status, str):
@@ -44,16 +48,19 @@ def child(args: "list[str]", out: int, err: int, seconds: int) -> None:
         os._exit(status or 0)
 
 
-def run(*args: object, stdin: Optional[bytes] = None, seconds: int = 60) -> "subprocess.CompletedProcess[str]":
+def run(*args: object, stdin: Optional[bytes] = None, seconds: int = 60, env: "Optional[dict[str, str]]" = None,
+        path: Path = TOOL, tool: "Callable[[list[str]], int]" = main) -> "subprocess.CompletedProcess[str]":
+    """Another tool than cupool-trace: where it lies, and what it calls first."""
     words = [str(a) for a in args]
     # A fork has this thread only, and may find a lock taken by one that it has not.
     if stdin is not None or threading.active_count() != 1:
-        done = subprocess.run([sys.executable, str(TOOL), *words], input=stdin, capture_output=True, timeout=seconds)
+        command = [sys.executable, str(path), *words]
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=seconds, env=env)
         return subprocess.CompletedProcess(words, done.returncode, done.stdout.decode(), done.stderr.decode())
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         pid = os.fork()
         if pid == 0:
-            child(words, out.fileno(), err.fileno(), seconds)
+            child(tool, words, env, out.fileno(), err.fileno(), seconds)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if status == -signal.SIGALRM:
             raise subprocess.TimeoutExpired(words, seconds)
