@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("CUPOOL_HOOK=runtime: cuMemFreeAsync of a thread without a context", ["contexts shared runtime fresh_thread_free_async"], [
+        ("/* to_driver: */ true);", "process_hooks_driver());")]),
     Mutant("virtual memory: the cache keeps a mapping that the driver has undone", ["shim_vmm_kept"], [
         ("vmm_cache_unmapped(cache, ptr, size);", "(void)0;")]),
     Mutant("a device that is not resumed is not said", ["shim_vmm_memory"], [
