@@ -161,7 +161,7 @@ static bool use_free_async(CUdeviceptr ptr, CUstream stream, CUresult *ret_resul
 /* on: the handle that stream stands for in this form of the function, symbol. */
 static CUresult free_async(enum real_symbol symbol, CUdeviceptr ptr, CUstream stream, CUstream on)
 {
-    const enum serve_verdict verdict = memory_free_async(ptr, on);
+    const enum serve_verdict verdict = memory_free_async(ptr, on, /* to_driver: */ true);
     CUresult result;
 
     if (verdict == SERVE_DONE)

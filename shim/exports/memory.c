@@ -37,14 +37,13 @@ bool memory_has_context(void)
     return result != CUDA_ERROR_INVALID_CONTEXT && result != CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-enum serve_verdict memory_free_async(uint64_t addr, CUstream stream)
+enum serve_verdict memory_free_async(uint64_t addr, CUstream stream, bool to_driver)
 {
     const bool ours = context_pool_at(addr) && !process_is_passive();
 
     if (ours && capture_active_on(stream))
         return SERVE_INVALID;
-    if (ours && process_hooks_driver() && (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) &&
-        !memory_has_context())
+    if (ours && to_driver && (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) && !memory_has_context())
         return SERVE_FORWARD;
     return serve_free_later(addr, stream);
 }

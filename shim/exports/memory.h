@@ -18,8 +18,9 @@ bool memory_has_context(void);
 
 /* Free the memory at addr when stream gets there. While its stream captures, cudaFreeAsync natively accepts only memory
  * of the graph and fails for any other address. A default stream is none without a context: the driver then refuses the
- * call, and the runtime first makes a context current and calls the driver's function. */
-enum serve_verdict memory_free_async(uint64_t addr, CUstream stream);
+ * call, and the runtime first makes a context current and calls the driver's function. to_driver: the caller passes a
+ * call on to the driver's function, or to the runtime's whose call of it is hooked. */
+enum serve_verdict memory_free_async(uint64_t addr, CUstream stream, bool to_driver);
 
 /*
  * A query for free memory. It is made again if released memory has arrived meanwhile, which would count twice, as free

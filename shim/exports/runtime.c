@@ -123,7 +123,8 @@ EXPORT cudaError_t cudaFree(void *ptr)
 /* on: the handle that stream stands for in this form of the function, symbol. */
 static cudaError_t free_async(enum real_symbol symbol, void *ptr, cudaStream_t stream, CUstream on, const void *caller)
 {
-    const enum serve_verdict verdict = ptr ? memory_free_async((uintptr_t)ptr, on) : SERVE_FORWARD;
+    const enum serve_verdict verdict =
+        ptr ? memory_free_async((uintptr_t)ptr, on, /* to_driver: */ process_hooks_driver()) : SERVE_FORWARD;
 
     switch (verdict) {
     case SERVE_DONE:

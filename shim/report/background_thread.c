@@ -34,14 +34,17 @@
 /* The longest time that exit waits for the thread's current CUDA call, and how often it looks, in nanoseconds. */
 #define EXIT_WAIT_NS 2000000000u
 #define EXIT_NAP_NS  20000u
-/* The interval, in nanoseconds, at which the thread checks whether all of the program's threads have ended. */
-#define LOOK_NS 1000000000u
+/* The interval, in nanoseconds, at which the thread checks whether all of the program's threads have ended, and once
+ * the first one ends. */
+#define LOOK_NS       1000000000u
+#define LOOK_OFTEN_NS 20000000u
 /* The descriptors that the jobs have polled: the neighbours' for each device, cupool-ctl's, and importers'. */
 #define POLL_MAX (DEVICES_MAX + 16 + IPC_POLLED_MAX)
 
 static struct {
     atomic_uint wakes; /* the thread sleeps on this futex; no lock, so that a signal handler can wake it */
     atomic_bool stop;
+    atomic_bool first_ends; /* the program's first thread ends, and the process may go on */
     pthread_t thread;
     sigset_t signals; /* blocked in the thread that started this one */
     atomic_int state; /* 0: not started, 1: being started, 2: running, 3: never will be */
@@ -71,10 +74,23 @@ static void sleep_ns(unsigned int wakes, uint64_t ns)
 static pthread_t first;
 static bool has_first;
 
+/* It ends by pthread_exit: not by exit or a return from main, which run no such destructors. */
+static void first_ending(void *unused)
+{
+    (void)unused;
+    atomic_store(&background.first_ends, true);
+    if (atomic_load(&background.state) == 2)
+        background_wake();
+}
+
 __attribute__((constructor)) static void first_find(void)
 {
+    pthread_key_t key;
+
     first = pthread_self();
     has_first = syscall(SYS_gettid) == getpid();
+    if (has_first && !pthread_key_create(&key, first_ending))
+        pthread_setspecific(key, &first);
 }
 
 /* True if the program's first thread has not ended. Without a system call: the kernel clears the thread's number in the
@@ -136,7 +152,7 @@ static void *run(void *arg)
     const uint64_t seconds = conf_get()->decay.number;
     const bool off = seconds == UINT64_MAX;
     const uint64_t tick_ns = off ? 1000000000 : seconds ? seconds * 1000000000 / DECAY_TICKS : 100000000;
-    uint64_t tick = now_ns() + tick_ns, look = now_ns() + LOOK_NS, now, next;
+    uint64_t tick = now_ns() + tick_ns, look = now_ns() + LOOK_NS, now, next, look_ns;
 
     (void)arg;
     /* All calls made from here are our own. */
@@ -155,13 +171,14 @@ static void *run(void *arg)
             context_decay_all(off ? 0 : DECAY_TICKS - 1);
             tick = now_ns() + tick_ns;
         }
-        if (now >= look) {
+        look_ns = atomic_load(&background.first_ends) ? LOOK_OFTEN_NS : LOOK_NS;
+        if (now >= look || look - now > look_ns) {
             if (is_left_alone()) {
                 jobs_end();
                 atomic_store(&background.state, 3); /* this thread may be the one that runs exit handlers */
                 break;
             }
-            look = now + LOOK_NS;
+            look = now + look_ns;
         }
         next = tick < look ? tick : look;
         for (const struct background_job *job = background_jobs; job->tick; job++) {

@@ -69,12 +69,11 @@ BT_TEST(served_request)
 BT_TEST(own_work)
 {
     const size_t size = 6 * BT_MIB;
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *blocks[256], *ballast, *p = NULL;
+    void *blocks[256], *ballast, *p = NULL;
     size_t avail, total;
     int count = 0;
 
-    kernel = driver ? (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel") : NULL;
-    if (!kernel)
+    if (!kernel_find())
         SKIP("only the simulated GPU has such work");
     __atomic_store_n(&release, 0, __ATOMIC_SEQ_CST);
     OK(cudaMemGetInfo(&avail, &total));
@@ -122,14 +121,13 @@ static int asking_main(void *size)
 static int freed_by_stream(const void *arg)
 {
     cudaError_t (*const *wait)(void) = (cudaError_t(*const *)(void))arg;
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *p, *ballast;
+    void *p, *ballast;
     size_t avail, total, before, after, wanted;
     struct bt_thread thread;
     cudaError_t busy;
     int rc;
 
-    kernel = driver ? (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel") : NULL;
-    if (!kernel)
+    if (!kernel_find())
         SKIP("only the simulated GPU has such work");
     TRY(bt_usable(4096));
     __atomic_store_n(&release, 0, __ATOMIC_SEQ_CST);
@@ -243,14 +241,13 @@ static int passing_begin(struct bt_thread *thread, const struct beside *beside)
  * stream has freed memory before. */
 static int beside_driver(const void *arg)
 {
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *p, *stays;
+    void *p, *stays;
     const struct beside *beside = arg;
     size_t avail, total, pitch, wanted;
     cudaError_t busy, refused;
     struct bt_thread thread;
 
-    kernel = driver ? (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel") : NULL;
-    if (!kernel)
+    if (!kernel_find())
         SKIP("only the simulated GPU has such work");
     TRY(bt_usable(4096));
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -307,13 +304,12 @@ BT_TEST(freed_beside_free)
 {
     const char *policy = getenv("CUPOOL_FREE");
     const bool relaxed = policy && !strcmp(policy, "relaxed");
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *small[8], *p, *q = NULL;
+    void *small[8], *p, *q = NULL;
     struct bt_thread thread, releasing;
     cudaError_t busy, served;
     size_t avail, total;
 
-    kernel = driver ? (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel") : NULL;
-    if (!kernel)
+    if (!kernel_find())
         SKIP("only the simulated GPU has such work");
     TRY(bt_usable(4096));
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));

@@ -19,6 +19,15 @@ static void *held;      /* what it has at the end */
 /* Longer than a request waits for other threads' frees, however often it asks. */
 #define OWN_US 6000000u
 
+/* Work that lasts until a word is set; only the simulated GPU has it. */
+static bool kernel_find(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+
+    kernel = driver ? (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel") : NULL;
+    return kernel != NULL;
+}
+
 static int freeing_main(void *unused)
 {
     void *p;
@@ -39,10 +48,8 @@ static int begin(struct bt_thread *thread, size_t first, size_t second)
 {
     const char *policy = getenv("CUPOOL_FREE");
     const bool waits = !bt_preloaded() || (policy && !strcmp(policy, "strict"));
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
 
-    kernel = driver ? (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel") : NULL;
-    if (!kernel)
+    if (!kernel_find())
         SKIP("only the simulated GPU has such work");
     TRY(bt_usable(
         4096)); /* the first free of all waits, for what was launched before the library knew of the context */

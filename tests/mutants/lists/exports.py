@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("CUPOOL_HOOK=runtime: cuMemFreeAsync of a thread without a context", ["contexts shared runtime fresh_thread_free_async"], [
+        ("/* to_driver: */ true);", "process_hooks_driver());")]),
     Mutant("virtual memory: the cache keeps a mapping that the driver has undone", ["shim_vmm_kept"], [
         ("vmm_cache_unmapped(cache, ptr, size);", "(void)0;")]),
     Mutant("a device that is not resumed is not said", ["shim_vmm_memory"], [
@@ -204,14 +206,14 @@ MUTANTS = [
     Mutant("a request that is passed on is pooled further down", ["settings / Effects.test_limit"], [
         ("error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));", "error = real_runtime(cudaMalloc, CALLER)(ptr, size);")]),
     Mutant("cuGetProcAddress answers with the driver's functions", ["catch"], [
-        ("return symbol == REAL_COUNT ? function : hooks[symbol];", "return symbol || hooks[0] ? function : NULL;")]),
+        ("return symbol == REAL_COUNT || real_is_next(symbol, caller) ? function : hooks[symbol];", "return symbol || hooks[0] || caller ? function : NULL;")]),
     Mutant("dlsym answers for RTLD_NEXT", ["next preloaded"], [
         ("if (!name || handle == RTLD_NEXT || handle == RTLD_DEFAULT ||", "if (!name || handle == RTLD_DEFAULT ||")]),
 
     Mutant("dlsym: a driver in a namespace of its own is the first one", [
         "interposers / Dlsym.test_a_driver_in_a_namespace_of_its_own"], [("|| namespace == LM_ID_BASE);", "|| true);")]),
     Mutant("dlsym: UCX finds our functions among the driver's", ["world_preloads / Interposers.test_under_its_real_name"], [
-        (" && !is_patcher(caller) ? ", " ? ")]),
+        ("&& !is_patcher(caller) &&", "&&")]),
 
     # --- NCCL ---
     Mutant("NCCL: a communicator that could not shrink is used", ["nccl_rows / Rows.test_ends"], [

@@ -101,6 +101,8 @@ MUTANTS = [
         ("if (copy[i].context == context) copy[i].context = NULL;", "copy[i].context = NULL;")]),
 
     # --- that no test had noticed once ---
+    Mutant("a process whose first thread has ended ends a second late", ["ends / Ends.test_the_last_thread_is_not_waited_for_long"], [
+        ("atomic_store(&background.first_ends, true);", "(void)0;")]),
     Mutant("the clock outlives the program's threads", ["ends / Ends.test_the_last_thread"], [
         ("if (is_left_alone()) {", "if (is_left_alone() && 0) {")]),
     Mutant("without /proc the clock outlives the program's threads", [

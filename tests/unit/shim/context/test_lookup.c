@@ -453,12 +453,12 @@ READY_CASE(test_frees_of_ended)
     fake.streams[0].launched = 1;
     atomic_store(&contexts_closing, 1);
     atomic_store(&context->ending, true);
-    assert_int_equal(memory_free_async(addr, stream), SERVE_FORWARD);
+    assert_int_equal(memory_free_async(addr, stream, /* to_driver: */ true), SERVE_FORWARD);
     atomic_store(&context->failed, true);
     assert_int_equal(serve_free_later(addr, stream), SERVE_FORWARD);
     capture_begun(capture_begin(stream), stream, true);
     fake.streams[0].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    assert_int_equal(memory_free_async(addr, stream), SERVE_FORWARD);
+    assert_int_equal(memory_free_async(addr, stream, /* to_driver: */ true), SERVE_FORWARD);
     assert_int_equal(now(), start);
     assert_true(pool_is_live(addr));
 }
