@@ -173,3 +173,27 @@ BT_TEST(behind_an_event)
     TRY(free_behind_other(all.busy, all.stream, true));
     return 0;
 }
+
+/* The stream is of another device, whose legacy stream works: two blocks of this size do not fit beside each other.
+ * Last, because memory that no stream has come to within a second is not used again. */
+BT_TEST(behind_another_devices_legacy_stream)
+{
+    cudaStream_t blocking;
+    void *block, *other;
+
+    TRY(bt_devices(2));
+    TRY(begin());
+    OK(cudaMalloc(&block, all.free / 8 * 5));
+    OK(cudaSetDevice(1));
+    OK(cudaStreamCreate(&blocking));
+    OK(all.kernel(NULL, &all.release, LONG_US));
+    OK(cudaFreeAsync(block, blocking));
+    OK(cudaSetDevice(0));
+    EXPECT(cudaMalloc(&other, all.free / 8 * 5), cudaErrorMemoryAllocation);
+    LAST(cudaErrorMemoryAllocation);
+    __atomic_store_n(&all.release, 1, __ATOMIC_SEQ_CST);
+    OK(cudaSetDevice(1));
+    OK(cudaDeviceSynchronize());
+    OK(cudaStreamDestroy(blocking));
+    return 0;
+}
