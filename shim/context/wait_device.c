@@ -242,13 +242,13 @@ static CUresult foreign_wait(const struct context *context, CUstream stream, boo
     return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_UNKNOWN : result;
 }
 
-/* Record an event behind the free. Not beside a capture, which a record on the legacy stream would disturb, nor beside
- * a free in the driver, which would hold the record up. Without hooks in the driver a stream may end unseen. */
+/* Record an event behind the free. Not on the legacy stream beside a capture, which that would disturb, nor beside a
+ * free in the driver, which would hold the record up. Without hooks in the driver a stream may end unseen. */
 static void mark_free(struct context *context, CUstream stream, bool is_own)
 {
     const struct real_driver *driver = context->driver;
-    const bool may = is_own && process_hooks_driver() && driver->cuEventRecord && !capture_active() &&
-                     !atomic_load(&context->freeing);
+    const bool may = is_own && process_hooks_driver() && driver->cuEventRecord &&
+                     (stream != CU_STREAM_LEGACY || !capture_active()) && !atomic_load(&context->freeing);
     struct free_stream *at = free_streams_begin(&context->free_streams, stream, may);
     CUresult result = CUDA_SUCCESS;
 

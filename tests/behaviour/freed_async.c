@@ -134,6 +134,29 @@ BT_TEST(freed_beside_work)
     return request_all(NULL, false);
 }
 
+/* Freed while another stream captures, which disturbs nothing. */
+BT_TEST(freed_beside_capture)
+{
+    cudaStream_t captures;
+    cudaGraph_t graph;
+    void *block, *again;
+
+    TRY(begin());
+    OK(cudaStreamCreateWithFlags(&captures, cudaStreamNonBlocking));
+    OK(cudaMalloc(&block, all.free / 8 * 5));
+    TRY(work());
+    OK(cudaStreamBeginCapture(captures, cudaStreamCaptureModeRelaxed));
+    OK(cudaFreeAsync(block, all.stream));
+    OK(cudaStreamEndCapture(captures, &graph));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaStreamDestroy(captures));
+    OK(cudaStreamSynchronize(all.stream));
+    OK(cudaMallocAsync(&again, all.free / 8 * 6, all.stream));
+    OK(cudaFreeAsync(again, all.stream));
+    OK(cudaStreamSynchronize(all.stream));
+    return end();
+}
+
 /* Work that comes before the free although it is on another stream: the memory is not there yet. */
 static int free_behind_other(cudaStream_t busy, cudaStream_t stream, bool waits)
 {

@@ -20,9 +20,12 @@ MUTANTS = [
     Mutant("two threads make one stream's event", ["shim_free_streams"], [
         ("} else if (at && !atomic_load(&at->event)) {", "} else if (0) {")]),
     Mutant("events are recorded beside a free in the driver", ["shim_free_streams"], [
-        ("!capture_active() && !atomic_load(&context->freeing);", "!capture_active();")]),
-    Mutant("events are recorded in a capture", ["shim_free_streams"], [
-        ("driver->cuEventRecord && !capture_active() &&", "driver->cuEventRecord &&")]),
+        ("(stream != CU_STREAM_LEGACY || !capture_active()) && !atomic_load(&context->freeing);",
+         "(stream != CU_STREAM_LEGACY || !capture_active());")]),
+    Mutant("events are recorded on the legacy stream beside a capture", ["shim_free_streams"], [
+        ("(stream != CU_STREAM_LEGACY || !capture_active()) && !atomic", "!atomic")]),
+    Mutant("no event is recorded beside a capture", ["freed_async static preloaded / freed_beside_capture"], [
+        ("(stream != CU_STREAM_LEGACY || !capture_active()) && !atomic", "!capture_active() && !atomic")]),
     Mutant("an answer for earlier streams makes later ones known", ["shim_free_streams"], [
         ("if (streams->adds == mark && !is_recording(streams)) {", "if (mark <= streams->adds && !is_recording(streams)) {")]),
     Mutant("the end of all work says nothing of unknown streams", ["shim_free_streams"], [

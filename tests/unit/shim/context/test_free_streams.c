@@ -164,7 +164,7 @@ READY_CASE(test_not_recorded, .environment = ORDERED)
     atomic_store(&context->freeing, 0);
     ask_unknown(context);
     atomic_store(&capture_count, 1);
-    assert_int_equal(serve_free_later(addr[1], fake_stream(0, 0)), SERVE_DONE);
+    assert_int_equal(serve_free_later(addr[1], CU_STREAM_LEGACY), SERVE_DONE);
     atomic_store(&capture_count, 0);
     ask_unknown(context);
     assert_int_equal(fake_calls(FN(cuEventRecord)), 0);
