@@ -226,7 +226,7 @@ static CUresult foreign_wait(const struct context *context, CUstream stream, boo
         result = driver->cuCtxGetCurrent(&handle);
     else
         result = context_of_stream(driver, stream, &handle);
-    *ret_is_own = !result && stream != CU_STREAM_PER_THREAD && handle == context_handle(context);
+    *ret_is_own = !result && handle == context_handle(context);
     if (result || !is_foreign(context, stream, handle) || !driver->cuEventRecord || !driver->cuEventQuery ||
         !driver->cuEventDestroy_v2)
         return result == CUDA_ERROR_INVALID_HANDLE ? result : CUDA_SUCCESS;

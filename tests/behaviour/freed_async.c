@@ -134,6 +134,30 @@ BT_TEST(freed_beside_work)
     return request_all(NULL, false);
 }
 
+static void *free_per_thread(void *block)
+{
+    return (void *)(uintptr_t)(cudaFreeAsync(block, cudaStreamPerThread) || cudaStreamSynchronize(cudaStreamPerThread));
+}
+
+/* Freed on the per-thread streams of two threads, one of which has ended. */
+BT_TEST(freed_per_thread)
+{
+    pthread_t thread;
+    void *block[2], *again, *failed;
+
+    TRY(begin());
+    for (int i = 0; i < 2; i++)
+        OK(cudaMalloc(&block[i], all.free / 8 * 3));
+    TRY(work());
+    OK(pthread_create(&thread, NULL, free_per_thread, block[0]));
+    OK(pthread_join(thread, &failed));
+    CHECK(!failed && !free_per_thread(block[1]));
+    OK(cudaMallocAsync(&again, all.free / 8 * 7, all.stream));
+    OK(cudaFreeAsync(again, all.stream));
+    OK(cudaStreamSynchronize(all.stream));
+    return end();
+}
+
 /* Freed while another stream captures, which disturbs nothing. */
 BT_TEST(freed_beside_capture)
 {

@@ -17,6 +17,10 @@ MUTANTS = [
         ("ended = !streams->unknown && !is_recording(streams);", "ended = !streams->unknown;")]),
     Mutant("an entry whose event is being recorded becomes another stream's", ["shim_free_streams"], [
         ("if (streams->adds == mark && !is_recording(streams)) {", "if (streams->adds == mark) {")]),
+    Mutant("the per-thread streams of all threads are one", ["shim_free_streams"], [
+        ("stream == CU_STREAM_PER_THREAD ? order_thread_get() : 0;", "0;")]),
+    Mutant("of per-thread streams nothing is known", ["freed_async static preloaded / freed_per_thread"], [
+        ("*ret_is_own = !result && handle ==", "*ret_is_own = !result && stream != CU_STREAM_PER_THREAD && handle ==")]),
     Mutant("two threads make one stream's event", ["shim_free_streams"], [
         ("} else if (at && !atomic_load(&at->event)) {", "} else if (0) {")]),
     Mutant("events are recorded beside a free in the driver", ["shim_free_streams"], [
