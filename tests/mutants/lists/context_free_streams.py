@@ -41,8 +41,7 @@ MUTANTS = [
     Mutant("the question after a wait is that for all work", ["shim_free_streams"], [
         ("if (atomic_load(&pool->shown.deferring) && !freed_async_ended(pool) &&", "if (atomic_load(&pool->shown.deferring) &&")]),
     Mutant("a stream of another device is asked itself", ["freed_async static preloaded / behind_another_devices_legacy_stream"], [
-        ("(result = context_event_ask(context, event)) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)",
-         "(result = driver->cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)", "stream_wait")]),
+        ("result = stream_wait(context, context_find(handle), stream);", "result = driver->cuStreamQuery(stream);")]),
     Mutant("an event is recorded beside another device's free in the driver", ["shim_lookup"], [
         ("other && atomic_load(&other->freeing)", "false")]),
     Mutant("an event on another device's stream stays for good", ["shim_lookup"], [
