@@ -468,6 +468,11 @@ unsigned int order_thread(void)
     return thread_slot;
 }
 
+unsigned int order_thread_get(void)
+{
+    return thread_slot_get();
+}
+
 uint64_t order_batch_own(const struct context *context)
 {
     return batch_own(context);

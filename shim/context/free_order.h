@@ -43,14 +43,15 @@ void order_failed(struct context *context, CUresult result);
 /*
  * For wait_context.c and own_stream.c. A slot is taken and given back by one thread, which makes an event for it and
  * records it behind all work launched in the context so far. order_thread: this thread's number, 0 if it has freed
- * nothing yet. order_batch_own: the combiner's batch that ordered this thread's last free, 0 if there is nothing to
- * wait for.
+ * nothing yet. order_thread_get: as order_thread, never 0; no later thread has it. order_batch_own: the combiner's
+ * batch that ordered this thread's last free, 0 if there is nothing to wait for.
  */
 struct slot *order_slot_take(struct context *context);
 void order_slot_give(struct slot *slot, CUresult result);
 CUresult order_event_make(struct context *context, _Atomic(CUevent) *ret_event);
 CUresult order_record(struct context *context, struct slot *slot, CUevent *ret_event);
 unsigned int order_thread(void);
+unsigned int order_thread_get(void);
 uint64_t order_batch_own(const struct context *context);
 void order_batch_own_set(struct context *context, uint64_t seq);
 

@@ -6,6 +6,7 @@
  */
 #include "context/free_streams.h"
 
+#include "context/free_order.h"
 #include "real/real.h"
 
 void free_streams_init(struct free_streams *streams)
@@ -19,24 +20,26 @@ void free_streams_init(struct free_streams *streams)
 }
 
 /* With the lock. */
-static struct free_stream *find(struct free_streams *streams, const void *stream)
+static struct free_stream *find(struct free_streams *streams, const void *stream, unsigned int thread)
 {
     for (unsigned int i = 0; i < streams->count; i++)
-        if (streams->at[i].stream == stream && !streams->at[i].gone)
+        if (streams->at[i].stream == stream && streams->at[i].thread == thread && !streams->at[i].gone)
             return &streams->at[i];
     return NULL;
 }
 
 struct free_stream *free_streams_begin(struct free_streams *streams, CUstream stream, bool is_own)
 {
+    const unsigned int thread = stream == CU_STREAM_PER_THREAD ? order_thread_get() : 0;
     struct free_stream *at;
 
     lock_take(&streams->lock);
     streams->adds++;
-    at = is_own ? find(streams, stream) : NULL;
+    at = is_own ? find(streams, stream, thread) : NULL;
     if (is_own && !at && streams->count < FREE_STREAMS_MAX) {
         at = &streams->at[streams->count++];
         at->stream = stream;
+        at->thread = thread;
         at->gone = false;
     } else if (at && !atomic_load(&at->event)) { /* another thread makes the event */
         at = NULL;
@@ -62,7 +65,7 @@ void free_streams_gone(struct free_streams *streams, const void *stream)
     struct free_stream *at;
 
     lock_take(&streams->lock);
-    at = find(streams, stream);
+    at = find(streams, stream, 0);
     if (at)
         at->gone = true;
     lock_give(&streams->lock);

@@ -25,6 +25,7 @@ struct real_driver;
 
 struct free_stream {
     CUstream stream;
+    unsigned int thread;    /* whose per-thread stream it is; 0: another stream */
     _Atomic(CUevent) event; /* recorded behind the last free; kept for the next stream */
     unsigned int recording; /* threads that record it */
     bool gone;              /* the stream was destroyed, and its handle may be another one's */
@@ -35,15 +36,15 @@ struct free_streams {
     uint64_t adds;    /* calls of free_streams_begin so far */
     unsigned int count;
     struct free_stream at[FREE_STREAMS_MAX];
-    bool unknown; /* another stream: one too many, a per-thread or a green context's one, or the record failed */
+    bool unknown; /* another stream: one too many, a green context's one, or the record failed */
 };
 
 /* A new context uses the entry. */
 void free_streams_init(struct free_streams *streams);
 /*
- * A block is about to be freed on this stream. is_own: the stream is one of the context, has a handle of its own, and
- * does not end unseen. Returns where the caller has to record an event on the stream, which it makes if there is none,
- * and then to call free_streams_end. NULL: nothing is to be recorded.
+ * A block is about to be freed on this stream. is_own: the stream is one of the context, and does not end unseen; the
+ * per-thread stream is the calling thread's. Returns where the caller has to record an event on the stream, which it
+ * makes if there is none, and then to call free_streams_end. NULL: nothing is to be recorded.
  */
 struct free_stream *free_streams_begin(struct free_streams *streams, CUstream stream, bool is_own);
 void free_streams_end(struct free_streams *streams, struct free_stream *at, bool recorded);

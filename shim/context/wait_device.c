@@ -171,12 +171,46 @@ static bool is_foreign(const struct context *context, CUstream stream, CUcontext
            context_device_of(context->driver, handle) != context->device;
 }
 
-/* Asked again if the driver fails: the memory that is freed there would never be used again. */
-static CUresult stream_ask(const struct real_driver *driver, CUstream stream)
+/* An event behind all that the stream, one of the current context, has to do. */
+static CUresult event_behind(const struct real_driver *driver, CUstream stream, CUevent *ret_event)
 {
-    const CUresult result = driver->cuStreamQuery(stream);
+    CUresult result = driver->cuEventCreate(ret_event, CU_EVENT_DISABLE_TIMING);
 
-    return result && result != CUDA_ERROR_NOT_READY ? driver->cuStreamQuery(stream) : result;
+    if (result)
+        return result;
+    result = driver->cuEventRecord(*ret_event, stream);
+    if (result)
+        driver->cuEventDestroy_v2(*ret_event);
+    return result;
+}
+
+/*
+ * Wait until a stream of the current context, which is another one than the memory's, has come to a free on it now. The
+ * stream is not asked: without work of its own it may have to wait for another one. A free in the driver would hold the
+ * record up: other (NULL: unknown) is the stream's context.
+ */
+static CUresult stream_wait(const struct context *context, const struct context *other, CUstream stream)
+{
+    const struct real_driver *driver = context->driver;
+    const uint64_t limit = now_ns() + FOREIGN_WAIT_NS;
+    CUresult result;
+    CUevent event;
+
+    for (unsigned int i = 0; other && atomic_load(&other->freeing); i++) {
+        if (now_ns() >= limit)
+            return CUDA_ERROR_NOT_READY;
+        lock_relax(i);
+    }
+    result = event_behind(driver, stream, &event);
+    if (result) /* tried again: the memory would never be used again */
+        result = event_behind(driver, stream, &event);
+    if (result)
+        return result;
+    for (unsigned int i = 0; (result = context_event_ask(context, event)) == CUDA_ERROR_NOT_READY && now_ns() < limit;
+         i++)
+        lock_relax(i);
+    driver->cuEventDestroy_v2(event);
+    return result;
 }
 
 /* As context_wait_foreign. *ret_is_own: it is one of this context. */
@@ -186,31 +220,35 @@ static CUresult foreign_wait(const struct context *context, CUstream stream, boo
     CUstreamCaptureMode mode;
     CUcontext handle = NULL;
     CUresult result;
-    uint64_t limit;
     bool relaxed;
 
     if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
         result = driver->cuCtxGetCurrent(&handle);
     else
         result = context_of_stream(driver, stream, &handle);
-    *ret_is_own = !result && stream != CU_STREAM_PER_THREAD && handle == context_handle(context);
-    if (result || !is_foreign(context, stream, handle) || !driver->cuStreamQuery)
+    *ret_is_own = !result && handle == context_handle(context);
+    if (result || !is_foreign(context, stream, handle) || !driver->cuEventRecord || !driver->cuEventQuery ||
+        !driver->cuEventDestroy_v2)
         return result == CUDA_ERROR_INVALID_HANDLE ? result : CUDA_SUCCESS;
     relaxed = capture_mode_relax(driver, &mode);
-    limit = now_ns() + FOREIGN_WAIT_NS;
-    for (unsigned int i = 0; (result = stream_ask(driver, stream)) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)
-        lock_relax(i);
+    result = driver->cuCtxPushCurrent_v2(handle);
+    if (result)
+        result = driver->cuCtxPushCurrent_v2(handle);
+    if (!result) {
+        result = stream_wait(context, context_find(handle), stream);
+        context_pop(driver);
+    }
     capture_mode_restore(driver, relaxed, mode);
     return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_UNKNOWN : result;
 }
 
-/* Record an event behind the free. Not beside a capture, which a record on the legacy stream would disturb, nor beside
- * a free in the driver, which would hold the record up. Without hooks in the driver a stream may end unseen. */
+/* Record an event behind the free. Not on the legacy stream beside a capture, which that would disturb, nor beside a
+ * free in the driver, which would hold the record up. Without hooks in the driver a stream may end unseen. */
 static void mark_free(struct context *context, CUstream stream, bool is_own)
 {
     const struct real_driver *driver = context->driver;
-    const bool may = is_own && process_hooks_driver() && driver->cuEventRecord && !capture_active() &&
-                     !atomic_load(&context->freeing);
+    const bool may = is_own && process_hooks_driver() && driver->cuEventRecord &&
+                     (stream != CU_STREAM_LEGACY || !capture_active()) && !atomic_load(&context->freeing);
     struct free_stream *at = free_streams_begin(&context->free_streams, stream, may);
     CUresult result = CUDA_SUCCESS;
 

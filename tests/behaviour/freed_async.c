@@ -134,6 +134,53 @@ BT_TEST(freed_beside_work)
     return request_all(NULL, false);
 }
 
+static void *free_per_thread(void *block)
+{
+    return (void *)(uintptr_t)(cudaFreeAsync(block, cudaStreamPerThread) || cudaStreamSynchronize(cudaStreamPerThread));
+}
+
+/* Freed on the per-thread streams of two threads, one of which has ended. */
+BT_TEST(freed_per_thread)
+{
+    pthread_t thread;
+    void *block[2], *again, *failed;
+
+    TRY(begin());
+    for (int i = 0; i < 2; i++)
+        OK(cudaMalloc(&block[i], all.free / 8 * 3));
+    TRY(work());
+    OK(pthread_create(&thread, NULL, free_per_thread, block[0]));
+    OK(pthread_join(thread, &failed));
+    CHECK(!failed && !free_per_thread(block[1]));
+    OK(cudaMallocAsync(&again, all.free / 8 * 7, all.stream));
+    OK(cudaFreeAsync(again, all.stream));
+    OK(cudaStreamSynchronize(all.stream));
+    return end();
+}
+
+/* Freed while another stream captures, which disturbs nothing. */
+BT_TEST(freed_beside_capture)
+{
+    cudaStream_t captures;
+    cudaGraph_t graph;
+    void *block, *again;
+
+    TRY(begin());
+    OK(cudaStreamCreateWithFlags(&captures, cudaStreamNonBlocking));
+    OK(cudaMalloc(&block, all.free / 8 * 5));
+    TRY(work());
+    OK(cudaStreamBeginCapture(captures, cudaStreamCaptureModeRelaxed));
+    OK(cudaFreeAsync(block, all.stream));
+    OK(cudaStreamEndCapture(captures, &graph));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaStreamDestroy(captures));
+    OK(cudaStreamSynchronize(all.stream));
+    OK(cudaMallocAsync(&again, all.free / 8 * 6, all.stream));
+    OK(cudaFreeAsync(again, all.stream));
+    OK(cudaStreamSynchronize(all.stream));
+    return end();
+}
+
 /* Work that comes before the free although it is on another stream: the memory is not there yet. */
 static int free_behind_other(cudaStream_t busy, cudaStream_t stream, bool waits)
 {
@@ -171,5 +218,29 @@ BT_TEST(behind_an_event)
 {
     TRY(begin());
     TRY(free_behind_other(all.busy, all.stream, true));
+    return 0;
+}
+
+/* The stream is of another device, whose legacy stream works: two blocks of this size do not fit beside each other.
+ * Last, because memory that no stream has come to within a second is not used again. */
+BT_TEST(behind_another_devices_legacy_stream)
+{
+    cudaStream_t blocking;
+    void *block, *other;
+
+    TRY(bt_devices(2));
+    TRY(begin());
+    OK(cudaMalloc(&block, all.free / 8 * 5));
+    OK(cudaSetDevice(1));
+    OK(cudaStreamCreate(&blocking));
+    OK(all.kernel(NULL, &all.release, LONG_US));
+    OK(cudaFreeAsync(block, blocking));
+    OK(cudaSetDevice(0));
+    EXPECT(cudaMalloc(&other, all.free / 8 * 5), cudaErrorMemoryAllocation);
+    LAST(cudaErrorMemoryAllocation);
+    __atomic_store_n(&all.release, 1, __ATOMIC_SEQ_CST);
+    OK(cudaSetDevice(1));
+    OK(cudaDeviceSynchronize());
+    OK(cudaStreamDestroy(blocking));
     return 0;
 }

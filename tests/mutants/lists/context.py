@@ -231,7 +231,7 @@ MUTANTS = [
     Mutant("auto: a strict device says nothing if that was before its first request", ["settings"], [
         ('log_write(LOG_INFO, "device %d: frees wait on the host: %s", device, why);', ";")]),
     Mutant("a stream of another device is not waited for", ["auto_peer static auto"], [
-        ("if (result || !is_foreign(context, stream, handle) || !driver->cuStreamQuery) return", "return")]),
+        ("!driver->cuEventDestroy_v2) return result", "true) return result")]),
 
     # --- blocks and segments ---
     Mutant("cudaMemGetInfo waits for the device", ["waits static ordered / memory_info"], [

@@ -17,12 +17,19 @@ MUTANTS = [
         ("ended = !streams->unknown && !is_recording(streams);", "ended = !streams->unknown;")]),
     Mutant("an entry whose event is being recorded becomes another stream's", ["shim_free_streams"], [
         ("if (streams->adds == mark && !is_recording(streams)) {", "if (streams->adds == mark) {")]),
+    Mutant("the per-thread streams of all threads are one", ["shim_free_streams"], [
+        ("stream == CU_STREAM_PER_THREAD ? order_thread_get() : 0;", "0;")]),
+    Mutant("of per-thread streams nothing is known", ["freed_async static preloaded / freed_per_thread"], [
+        ("*ret_is_own = !result && handle ==", "*ret_is_own = !result && stream != CU_STREAM_PER_THREAD && handle ==")]),
     Mutant("two threads make one stream's event", ["shim_free_streams"], [
         ("} else if (at && !atomic_load(&at->event)) {", "} else if (0) {")]),
     Mutant("events are recorded beside a free in the driver", ["shim_free_streams"], [
-        ("!capture_active() && !atomic_load(&context->freeing);", "!capture_active();")]),
-    Mutant("events are recorded in a capture", ["shim_free_streams"], [
-        ("driver->cuEventRecord && !capture_active() &&", "driver->cuEventRecord &&")]),
+        ("(stream != CU_STREAM_LEGACY || !capture_active()) && !atomic_load(&context->freeing);",
+         "(stream != CU_STREAM_LEGACY || !capture_active());")]),
+    Mutant("events are recorded on the legacy stream beside a capture", ["shim_free_streams"], [
+        ("(stream != CU_STREAM_LEGACY || !capture_active()) && !atomic", "!atomic")]),
+    Mutant("no event is recorded beside a capture", ["freed_async static preloaded / freed_beside_capture"], [
+        ("(stream != CU_STREAM_LEGACY || !capture_active()) && !atomic", "!capture_active() && !atomic")]),
     Mutant("an answer for earlier streams makes later ones known", ["shim_free_streams"], [
         ("if (streams->adds == mark && !is_recording(streams)) {", "if (mark <= streams->adds && !is_recording(streams)) {")]),
     Mutant("the end of all work says nothing of unknown streams", ["shim_free_streams"], [
@@ -33,6 +40,12 @@ MUTANTS = [
         ("magazine->deferred_async += of->async;", "magazine->deferred_async++;")]),
     Mutant("the question after a wait is that for all work", ["shim_free_streams"], [
         ("if (atomic_load(&pool->shown.deferring) && !freed_async_ended(pool) &&", "if (atomic_load(&pool->shown.deferring) &&")]),
+    Mutant("a stream of another device is asked itself", ["freed_async static preloaded / behind_another_devices_legacy_stream"], [
+        ("result = stream_wait(context, context_find(handle), stream);", "result = driver->cuStreamQuery(stream);")]),
+    Mutant("an event is recorded beside another device's free in the driver", ["shim_lookup"], [
+        ("other && atomic_load(&other->freeing)", "false")]),
+    Mutant("an event on another device's stream stays for good", ["shim_lookup"], [
+        ("driver->cuEventDestroy_v2(event); return result;", "return result;")]),
     Mutant("deferred blocks are ordered before idle memory goes", ["freed_async static ordered / freed_while_idle"], [
         ("if (!released && atomic_load(&pool->shown.deferring)) {", "if (atomic_load(&pool->shown.deferring)) {")]),
     Mutant("the next context in the entry has the events of the one before", ["shim_free_streams"], [

@@ -216,6 +216,12 @@ static CUresult event_record(CUevent event, CUstream stream)
     return CUDA_SUCCESS;
 }
 
+static CUresult event_destroy(CUevent event)
+{
+    CALLED(cuEventDestroy_v2, "gone:e%d", event_number(event));
+    return CUDA_SUCCESS;
+}
+
 /* --- streams --- */
 
 CUstream fake_stream(unsigned int i, unsigned int context)
@@ -448,6 +454,7 @@ static const struct real_driver complete = {.cuMemAlloc_v2 = mem_alloc,
                                             .cuThreadExchangeStreamCaptureMode = exchange,
                                             .cuDriverGetVersion = version,
                                             .cuEventQuery = event_query,
+                                            .cuEventDestroy_v2 = event_destroy,
                                             .cuPointerGetAttribute = pointer_attribute,
                                             .cuStreamCreate = stream_create,
                                             .cuStreamQuery = stream_query,

@@ -108,8 +108,18 @@ READY_CASE(test_unknown, .environment = ORDERED)
     ask_unknown(context);
     noted(context, fake_stream(1, 0), true, false);
     ask_unknown(context);
-    assert_int_equal(serve_free_later(block(context, MIB), CU_STREAM_PER_THREAD), SERVE_DONE);
-    ask_unknown(context);
+}
+
+/* The handle means another stream on each thread. */
+READY_CASE(test_per_thread, .environment = ORDERED)
+{
+    struct free_stream *own = free_streams_begin(&context->free_streams, CU_STREAM_PER_THREAD, true);
+
+    assert_int_not_equal(own->thread, 0);
+    free_streams_end(&context->free_streams, own, true);
+    own->thread++; /* another thread's */
+    assert_ptr_not_equal(free_streams_begin(&context->free_streams, CU_STREAM_PER_THREAD, true), own);
+    assert_int_equal(context->free_streams.count, 2);
 }
 
 /* The handle of a stream that was destroyed may be that of a new one: the new one's event says nothing of the old. */
@@ -179,7 +189,7 @@ READY_CASE(test_not_recorded, .environment = ORDERED)
     atomic_store(&context->freeing, 0);
     ask_unknown(context);
     atomic_store(&capture_count, 1);
-    assert_int_equal(serve_free_later(addr[1], fake_stream(0, 0)), SERVE_DONE);
+    assert_int_equal(serve_free_later(addr[1], CU_STREAM_LEGACY), SERVE_DONE);
     atomic_store(&capture_count, 0);
     ask_unknown(context);
     assert_int_equal(fake_calls(FN(cuEventRecord)), 0);

@@ -103,7 +103,7 @@ static const struct foreign {
     unsigned int context; /* of the stream */
     size_t lacks, fails;
     CUresult error, result;
-    unsigned int queries; /* how often the stream is asked before it is over */
+    unsigned int queries; /* how often the event behind its work is asked for before it is reached */
     bool once;            /* it fails once, and not each of the two times that it is asked */
 } foreigns[] = {
     {OWN, FNS, FNS, 0, CUDA_SUCCESS, 0, false},
@@ -124,13 +124,21 @@ static const struct foreign {
     {8, FNS, FN(cuCtxGetDevice), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 11, false},
     {1, FNS, FN(cuStreamGetCtx), CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE, 0, false},
     {1, FNS, FN(cuStreamGetCtx), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 0, false},
-    {1, FNS, FN(cuStreamQuery), CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_UNKNOWN, 2, false},
-    {1, FNS, FN(cuStreamQuery), CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_LAUNCH_FAILED, 2, false},
-    {1, FNS, FN(cuStreamQuery), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 12, true},
+    {1, FNS, FN(cuEventQuery), CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_UNKNOWN, 2, false},
+    {1, FNS, FN(cuEventQuery), CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_LAUNCH_FAILED, 2, false},
+    {1, FNS, FN(cuEventQuery), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 12, true},
+    {1, FNS, FN(cuEventCreate), CUDA_ERROR_UNKNOWN, CUDA_ERROR_UNKNOWN, 0, false},
+    {1, FNS, FN(cuEventCreate), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 11, true},
+    {1, FNS, FN(cuEventRecord), CUDA_ERROR_UNKNOWN, CUDA_ERROR_UNKNOWN, 0, false},
+    {1, FNS, FN(cuEventRecord), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 11, true},
+    {1, FNS, FN(cuCtxPushCurrent_v2), CUDA_ERROR_UNKNOWN, CUDA_ERROR_UNKNOWN, 0, false},
+    {1, FNS, FN(cuCtxPushCurrent_v2), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 11, true},
     {1, FNS, FN(cuStreamGetCtx), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 11, true},
     {9, FNS, FN(cuCtxPopCurrent_v2), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 11, true},
     {1, FN(cuStreamGetCtx), FNS, 0, CUDA_SUCCESS, 0, false},
-    {1, FN(cuStreamQuery), FNS, 0, CUDA_SUCCESS, 0, false},
+    {1, FN(cuEventRecord), FNS, 0, CUDA_SUCCESS, 0, false},
+    {1, FN(cuEventQuery), FNS, 0, CUDA_SUCCESS, 0, false},
+    {1, FN(cuEventDestroy_v2), FNS, 0, CUDA_SUCCESS, 0, false},
     {1, FN(cuThreadExchangeStreamCaptureMode), FNS, 0, CUDA_SUCCESS, 11, false},
 };
 
@@ -141,16 +149,18 @@ static void stream_moves(void *arg)
     fake.streams[0].over++;
 }
 
-static void stream_asked(void *arg)
+static void event_asked(void *arg)
 {
     disturbs |= fake.driver.cuThreadExchangeStreamCaptureMode && fake_thread_is_clean(arg);
 }
 
-static CUresult query_default(CUstream stream)
+/* A default stream has the work of stream 0. */
+static CUresult record_default(CUevent event, CUstream stream)
 {
     assert_true((uintptr_t)stream <= 16);
-    fake.scripts[FN(cuStreamQuery)].calls++;
-    return fake.streams[0].over < 10 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    ((struct fake_event *)event)->stream = &fake.streams[0];
+    ((struct fake_event *)event)->at = fake.streams[0].launched;
+    return CUDA_SUCCESS;
 }
 
 ISOLATED_ROWS(test_foreign, foreigns)
@@ -171,17 +181,17 @@ ISOLATED_ROWS(test_foreign, foreigns)
     context->primary = row->context != NOT_PRIMARY;
     if (row->context == LEGACY || row->context == THREAD) {
         fake_current(fake_context(1));
-        fake.driver.cuStreamQuery = query_default;
+        fake.driver.cuEventRecord = record_default;
     }
     fake.streams[0].launched = 10;
     fake.relax = stream_moves;
-    fake_before(FN(cuStreamQuery), stream_asked, fake_context(0));
+    fake_before(FN(cuEventQuery), event_asked, fake_context(0));
     if (row->lacks < FNS)
         fake_lack(row->lacks);
     if (row->fails < FNS)
         fake_fail(row->fails, row->error, row->once ? 1 : 2);
     assert_int_equal(context_wait_foreign(context, stream), row->result);
-    assert_int_equal(fake_calls(FN(cuStreamQuery)), row->queries);
+    assert_int_equal(fake_calls(FN(cuEventQuery)), row->queries);
     assert_false(disturbs);
     assert_true(fake_thread_is_clean(fake_context(row->context == LEGACY || row->context == THREAD)));
 }
@@ -189,12 +199,16 @@ ISOLATED_ROWS(test_foreign, foreigns)
 READY_CASE(test_foreign_limit)
 {
     const uint64_t start = atomic_load(&fake.ns);
+    struct context *other = pooled(1);
 
-    pooled(1);
     fake_stream(0, 1);
     fake.streams[0].launched = 1;
     assert_int_equal(context_wait_foreign(context, fake_stream(0, 1)), CUDA_ERROR_NOT_READY);
     assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
+    assert_non_null(strstr(fake_log(), "gone:e0"));
+    atomic_store(&other->freeing, 1); /* a free in the driver, which would hold a record up */
+    assert_int_equal(context_wait_foreign(context, fake_stream(0, 1)), CUDA_ERROR_NOT_READY);
+    assert_null(strstr(fake_log(), "record:"));
     fake_current(NULL);
     assert_int_equal(context_wait_foreign(context, CU_STREAM_LEGACY), CUDA_SUCCESS);
 }
