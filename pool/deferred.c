@@ -18,7 +18,7 @@ static bool is_abandoned(struct magazine *magazine)
 }
 
 unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct block *ret_deferred[MAGAZINES],
-                           struct deferred_of *ret_of)
+                           bool *ret_own)
 {
     /* Also one other magazine in turn if it is abandoned, so that no block stays deferred in a magazine without
      * threads. */
@@ -26,7 +26,7 @@ unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct
     const unsigned int probe = own ? (unsigned int)(size_value(&own->order) % count) : 0;
     bool any = false;
 
-    *ret_of = (struct deferred_of){true, true};
+    *ret_own = true;
     for (unsigned int i = 0; i < count; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
@@ -42,12 +42,67 @@ unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct
         if (magazine->deferred) {
             any = true;
             atomic_fetch_sub(&pool->shown.deferring, 1);
-            ret_of->own = ret_of->own && magazine->deferred_by == &magazine_index;
-            ret_of->async = ret_of->async && magazine->deferred_async == magazine->deferred_count;
+            *ret_own = *ret_own && magazine->deferred_by == &magazine_index;
         }
         magazine->deferred = NULL;
-        magazine->deferred_count = magazine->deferred_large = magazine->deferred_async = 0;
+        magazine->deferred_count = magazine->deferred_large = 0;
+        size_set(&magazine->deferred_async, 0);
         size_set(&magazine->deferred_bytes, 0);
+        magazine_unlock(magazine);
+    }
+    return any ? count : 0;
+}
+
+bool deferred_async_any(const struct pool *pool)
+{
+    const unsigned int count = magazine_count(pool);
+
+    for (unsigned int i = 0; i < count; i++)
+        if (size_value(&pool->magazines[i].deferred_async))
+            return true;
+    return false;
+}
+
+/* With the magazine's lock. */
+static struct block *take_async(struct pool *pool, struct magazine *magazine, uint64_t ended)
+{
+    struct block **link = &magazine->deferred, *block, *taken = NULL;
+    uint64_t first = 0;
+
+    while ((block = *link)) {
+        if (block->freed && block->freed <= ended) {
+            *link = block->link;
+            block->link = taken;
+            taken = block;
+            magazine->deferred_count--;
+            magazine->deferred_large -= block->size >= LARGE_MIN;
+            book(&magazine->deferred_bytes, -native_size(block->size));
+        } else {
+            if (block->freed && (!first || block->freed < first))
+                first = block->freed;
+            link = &block->link;
+        }
+    }
+    size_set(&magazine->deferred_async, first);
+    if (taken && !magazine->deferred)
+        atomic_fetch_sub(&pool->shown.deferring, 1);
+    return taken;
+}
+
+unsigned int deferred_take_async(struct pool *pool, uint64_t ended, struct block *ret_deferred[MAGAZINES])
+{
+    const unsigned int count = magazine_count(pool);
+    bool any = false;
+
+    for (unsigned int i = 0; i < count; i++) {
+        struct magazine *magazine = &pool->magazines[i];
+        const uint64_t first = size_value(&magazine->deferred_async);
+
+        if (!first || first > ended)
+            continue;
+        magazine_visit(magazine);
+        ret_deferred[i] = take_async(pool, magazine, ended);
+        any |= ret_deferred[i] != NULL;
         magazine_unlock(magazine);
     }
     return any ? count : 0;

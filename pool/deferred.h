@@ -20,15 +20,18 @@
  * others would fit beside it. */
 #define BATCH_PART 4u
 
-/* Deferred blocks: has the calling thread freed them all, and are they all of pool_free_async? */
-struct deferred_of {
-    bool own, async;
-};
-
-/* With the magazine's lock: defer a PENDING block. */
-static inline void magazine_defer(struct pool *pool, struct magazine *magazine, struct block *block)
+/* With the magazine's lock: defer a PENDING block. freed: see struct block. */
+static inline void magazine_defer(struct pool *pool, struct magazine *magazine, struct block *block, uint64_t freed)
 {
     const size_t size = block->size;
+    uint64_t first;
+
+    block->freed = freed;
+    if (freed) {
+        first = size_value(&magazine->deferred_async);
+        if (!first || freed < first)
+            size_set(&magazine->deferred_async, freed);
+    }
 
     if (magazine->deferred_by != &magazine_index)
         magazine->deferred_by = magazine->deferred ? NULL : &magazine_index;
@@ -61,10 +64,14 @@ static inline bool magazine_has_room(const struct pool *pool, const struct magaz
 }
 
 /* With no lock: take over all blocks that this magazine defers (NULL: that any does), and those of magazines that defer
- * too much. Returns the number of magazines to look at in ret_deferred, 0 if none had any, and in ret_of which frees.
- */
+ * too much. Returns the number of magazines to look at in ret_deferred, 0 if none had any. *ret_own: the calling thread
+ * has freed them all. */
 unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct block *ret_deferred[MAGAZINES],
-                           struct deferred_of *ret_of);
+                           bool *ret_own);
+/* With no lock: is a block of pool_free_async deferred? */
+bool deferred_async_any(const struct pool *pool);
+/* As deferred_take, those of pool_free_async alone that were freed in this generation or one before. */
+unsigned int deferred_take_async(struct pool *pool, uint64_t ended, struct block *ret_deferred[MAGAZINES]);
 /* The bytes that all magazines defer. With no lock, so the value may be out of date. */
 size_t deferred_bytes(const struct pool *pool);
 

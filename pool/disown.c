@@ -34,7 +34,6 @@ static void deferred_remove(struct pool *pool, struct magazine *magazine, const 
         if ((*link)->segment == segment) {
             magazine->deferred_bytes -= native_size((*link)->size);
             magazine->deferred_count--;
-            magazine->deferred_async = 0;
             magazine->deferred_large -= (*link)->size >= LARGE_MIN;
             *link = (*link)->link;
         } else {

@@ -49,7 +49,7 @@ static inline int block_claim(uint64_t addr, struct block **ret_block)
 /* Defer a block without ordering it, if the magazine's share of the deferred-free budget allows that or in_any_case.
  * Inline in the path of each free. */
 static inline __attribute__((always_inline)) bool block_defer(struct pool *pool, struct block *block, bool in_any_case,
-                                                              bool async)
+                                                              uint64_t freed)
 {
     struct magazine *magazine = magazine_enter(pool);
     const bool fits = in_any_case || magazine_has_room(pool, magazine, block->size);
@@ -57,8 +57,7 @@ static inline __attribute__((always_inline)) bool block_defer(struct pool *pool,
     if (fits) {
         count_up(&magazine->frees);
         handed_sub(magazine, block->size);
-        magazine_defer(pool, magazine, block);
-        magazine->deferred_async += async;
+        magazine_defer(pool, magazine, block, freed);
     }
     lock_give(&magazine->lock);
     return fits;
@@ -77,7 +76,7 @@ int pool_free(uint64_t addr)
     defers = atomic_load_explicit(&pool->shown.defers, memory_order_relaxed);
     /* A block deferred while nothing may be ordered could not be had before that ends. */
     if (defers && !pool->config.order->frozen(pool->config.arg) &&
-        block_defer(pool, block, /* in_any_case: */ false, /* async: */ false))
+        block_defer(pool, block, /* in_any_case: */ false, /* freed: */ 0))
         return 0;
     if (defers || atomic_load_explicit(&pool->shown.deferring, memory_order_relaxed) || pool->config.order->fill) {
         rc = order_and_publish(pool, block, POOL_ORDER_FREE);
@@ -91,6 +90,7 @@ int pool_free(uint64_t addr)
 
 static int free_later(uint64_t addr, bool async)
 {
+    const struct pool_order_ops *order;
     struct block *block;
     struct pool *pool;
     int rc = block_claim(addr, &block);
@@ -98,7 +98,9 @@ static int free_later(uint64_t addr, bool async)
     if (rc)
         return rc;
     pool = block->segment->pool;
-    block_defer(pool, block, /* in_any_case: */ true, async);
+    order = pool->config.order;
+    block_defer(pool, block, /* in_any_case: */ true,
+                async && order->freed_async ? order->freed_async(pool->config.arg) : 0);
     later_set(pool);
     return 0;
 }

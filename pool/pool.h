@@ -89,8 +89,11 @@ struct pool_order_ops {
     int (*filled)(void *arg);
     /* True while segments may be neither taken nor given back (a capture is under way). */
     bool (*frozen)(void *arg);
-    /* May be NULL: they have not. True: blocks of pool_free_async need no order any more, if the calls began before. */
-    bool (*freed_async_ended)(void *arg);
+    /* Both NULL: blocks of pool_free_async are as those of pool_free_later. freed_async: the generation of a free of
+     * pool_free_async, a number over 0 that does not become smaller. freed_async_ended: blocks that were freed in this
+     * generation or one before need no order any more; 0: none. */
+    uint64_t (*freed_async)(void *arg);
+    uint64_t (*freed_async_ended)(void *arg);
 };
 
 /* Observer of a pool's events. Any function may be NULL. Called without the pool's lock, on the thread that caused the
@@ -188,7 +191,7 @@ int pool_free(uint64_t addr);
 /* As pool_free, for a free that must not wait or delay anything: the block is deferred until a later free is ordered or
  * pool_alloc needs it. -ENOENT and -EINVAL as above. */
 int pool_free_later(uint64_t addr);
-/* As pool_free_later, for a free of which pool_order_ops.freed_async_ended knows when its work has ended. */
+/* As pool_free_later, for a free of which pool_order_ops.freed_async_ended will know that its work has ended. */
 int pool_free_async(uint64_t addr);
 
 /* As pool_free, for memory whose last use cannot be ordered: it counts as handed out for ever. */

@@ -41,13 +41,11 @@ static int fill(struct pool *pool, struct block *const *lists, unsigned int coun
     return rc;
 }
 
-/* Order, unless all work that uses the blocks has ended, and where contents matter, fill the blocks of these lists and
- * order the fills. */
-static int order_and_fill(struct pool *pool, struct block *const *lists, unsigned int count, enum pool_order_how how,
-                          bool ended)
+/* Order, and where contents matter, fill the blocks of these lists and order the fills. */
+static int order_and_fill(struct pool *pool, struct block *const *lists, unsigned int count, enum pool_order_how how)
 {
     const struct pool_order_ops *order = pool->config.order;
-    const int rc = ended ? 0 : order->order(pool->config.arg, how);
+    const int rc = order->order(pool->config.arg, how);
 
     return rc || !order->fill ? rc : fill(pool, lists, count);
 }
@@ -68,7 +66,7 @@ void block_publish(struct pool *pool, struct block *block, int rc)
         put = magazine_put(magazine, block);
     } else {
         count_up(&magazine->deferrals);
-        magazine_defer(pool, magazine, block);
+        magazine_defer(pool, magazine, block, /* freed: */ 0);
     }
     if (put)
         handed_sub(magazine, block->size);
@@ -77,9 +75,8 @@ void block_publish(struct pool *pool, struct block *block, int rc)
         magazine_put_or_coalesce(pool, magazine, block, block->size);
 }
 
-/* As block_publish, for the deferred blocks of a magazine. */
-static void list_publish(struct pool *pool, struct magazine *magazine, struct block *block,
-                         const struct deferred_of *of, int rc)
+/* As block_publish, for the deferred blocks of a magazine. own: this thread has freed them. */
+static void list_publish(struct pool *pool, struct magazine *magazine, struct block *block, bool own, int rc)
 {
     struct block *next;
 
@@ -88,9 +85,8 @@ static void list_publish(struct pool *pool, struct magazine *magazine, struct bl
         for (; block; block = next) {
             next = block->link;
             if (rc) {
-                magazine_defer(pool, magazine, block);
-                magazine->deferred_by = of->own ? magazine->deferred_by : NULL;
-                magazine->deferred_async += of->async;
+                magazine_defer(pool, magazine, block, block->freed);
+                magazine->deferred_by = own ? magazine->deferred_by : NULL;
             } else if (!magazine_put(magazine, block)) {
                 break;
             }
@@ -122,12 +118,24 @@ static bool takes_deferred(struct pool *pool, bool is_free)
             (is_free && !atomic_load_explicit(&pool->shown.frees_fail, memory_order_relaxed)));
 }
 
-/* The work of all blocks of pool_free_async so far has ended. */
-static bool freed_async_ended(const struct pool *pool)
+/* Publish the blocks of pool_free_async whose work has ended. */
+static void publish_async(struct pool *pool)
 {
     const struct pool_order_ops *order = pool->config.order;
+    struct block *lists[MAGAZINES] = {NULL};
+    unsigned int taken;
+    int rc;
 
-    return order->freed_async_ended && order->freed_async_ended(pool->config.arg);
+    if (!deferred_async_any(pool))
+        return;
+    atomic_fetch_add(&pool->shown.ordering, 1);
+    atomic_fetch_add(&pool->shown.asking, 1);
+    taken = deferred_take_async(pool, order->freed_async_ended(pool->config.arg), lists);
+    rc = taken && order->fill ? fill(pool, lists, MAGAZINES) : 0;
+    for (unsigned int i = 0; i < taken; i++)
+        list_publish(pool, &pool->magazines[i], lists[i], /* own: */ false, rc);
+    atomic_fetch_sub(&pool->shown.asking, 1);
+    atomic_fetch_sub(&pool->shown.ordering, 1);
 }
 
 /*
@@ -142,27 +150,30 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
     const struct magazine *own = NULL;
     unsigned int taken = 0;
     const bool taking = takes_deferred(pool, block != NULL);
-    struct deferred_of of = {false, false};
-    bool ended;
+    bool is_own = false;
     int rc;
 
+    if (taking && !block) {
+        publish_async(pool);
+        if (!atomic_load(&pool->shown.deferring))
+            return 0;
+    }
     if (taking) {
         atomic_fetch_add(&pool->shown.ordering, 1);
         atomic_fetch_add(&pool->shown.asking, how == POOL_ORDER_ASK);
         if (block && pool->config.deferred_min)
             own = &pool->magazines[magazine_index % MAGAZINES];
-        taken = deferred_take(pool, own, lists, &of);
+        taken = deferred_take(pool, own, lists, &is_own);
     }
     if (block)
         block->link = NULL;
     lists[MAGAZINES] = block;
-    if (how == POOL_ORDER_DEVICE && of.own)
+    if (how == POOL_ORDER_DEVICE && is_own)
         how = POOL_ORDER_OWN;
-    ended = !block && taken && of.async && freed_async_ended(pool);
     /* Other threads may have taken all deferred blocks meanwhile: then there is nothing to order. */
-    rc = block || taken ? order_and_fill(pool, lists, MAGAZINES + 1, how, ended) : -EBUSY;
+    rc = block || taken ? order_and_fill(pool, lists, MAGAZINES + 1, how) : -EBUSY;
     for (unsigned int i = 0; i < taken; i++)
-        list_publish(pool, &pool->magazines[i], lists[i], &of, rc);
+        list_publish(pool, &pool->magazines[i], lists[i], is_own, rc);
     if (taking) {
         atomic_fetch_sub(&pool->shown.asking, how == POOL_ORDER_ASK);
         atomic_fetch_sub(&pool->shown.ordering, 1);
@@ -177,7 +188,7 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
         atomic_store_explicit(&pool->shown.frees_fail, rc != 0, memory_order_relaxed);
     if (block)
         block_publish(pool, block, rc);
-    else if (rc == 0 && !ended)
+    else if (rc == 0)
         atomic_fetch_add(&pool->shown.order, 1);
     return rc;
 }
@@ -208,10 +219,10 @@ void pool_flush_later(struct pool *pool)
 
     if (!atomic_load_explicit(&pool->shown.later, memory_order_relaxed) || config->order->frozen(config->arg))
         return;
+    publish_async(pool);
     /* Asked before the blocks are taken, too: an order that fails puts them back one by one, and they do not count as
      * their own thread's any more. */
-    if (atomic_load(&pool->shown.deferring) && !freed_async_ended(pool) &&
-        config->order->order(config->arg, POOL_ORDER_ASK))
+    if (atomic_load(&pool->shown.deferring) && config->order->order(config->arg, POOL_ORDER_ASK))
         return;
     later_clear(pool); /* first: a thread that defers a block meanwhile sets it again */
     pool_flush(pool);

@@ -370,7 +370,6 @@ static CUresult order_free(struct context *context, uint64_t *ret_seq)
  */
 static CUresult order_ask(struct context *context)
 {
-    const uint64_t mark = free_streams_mark(&context->free_streams);
     struct slot *slot = &context->slots[SLOT_ASK];
     CUresult result = CUDA_ERROR_NOT_READY;
 
@@ -379,8 +378,6 @@ static CUresult order_ask(struct context *context)
     if (!capture_active() && !atomic_load(&context->freeing))
         result = order_on_device(context, slot, /* is_enough: */ false);
     order_slot_give(slot, result);
-    if (!result)
-        free_streams_idle(&context->free_streams, mark);
     return result;
 }
 
@@ -408,16 +405,24 @@ static CUresult order_device(struct context *context, bool is_own)
     return is_own && result == CUDA_ERROR_NOT_SUPPORTED ? order_wait(context) : result;
 }
 
+/* Table function: see pool_order_ops.freed_async. */
+uint64_t order_freed_async(void *arg)
+{
+    struct context *context = arg;
+
+    return free_streams_generation(&context->free_streams);
+}
+
 /* Table function: see pool_order_ops.freed_async_ended. */
-bool order_freed_async_ended(void *arg)
+uint64_t order_freed_async_ended(void *arg)
 {
     struct context *context = arg;
     struct visit visit;
-    /* The thread is in relaxed mode, so a capture elsewhere is not disturbed. */
-    const bool ended = !context_enter(context, &visit) && context->driver->cuEventQuery &&
-                       (visit.relaxed || !capture_active()) &&
-                       free_streams_ask(&context->free_streams, context->driver);
+    uint64_t ended = 0;
 
+    /* The thread is in relaxed mode, so a capture elsewhere is not disturbed. */
+    if (!context_enter(context, &visit) && context->driver->cuEventQuery && (visit.relaxed || !capture_active()))
+        ended = free_streams_ask(&context->free_streams, context->driver);
     context_leave(context, &visit);
     return ended;
 }
@@ -460,8 +465,10 @@ bool order_frozen(void *arg)
     return capture_active_now();
 }
 
-const struct pool_order_ops order_ops = {
-    .order = order_pool, .frozen = order_frozen, .freed_async_ended = order_freed_async_ended};
+const struct pool_order_ops order_ops = {.order = order_pool,
+                                         .frozen = order_frozen,
+                                         .freed_async = order_freed_async,
+                                         .freed_async_ended = order_freed_async_ended};
 
 unsigned int order_thread(void)
 {

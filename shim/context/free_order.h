@@ -22,7 +22,8 @@ struct context;
 struct slot;
 
 /* The order of a context's pool, and its functions for tables of other files. */
-bool order_freed_async_ended(void *arg);
+uint64_t order_freed_async(void *arg);
+uint64_t order_freed_async_ended(void *arg);
 extern const struct pool_order_ops order_ops;
 int order_pool(void *arg, enum pool_order_how how);
 bool order_frozen(void *arg);

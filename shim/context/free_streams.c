@@ -12,111 +12,141 @@
 void free_streams_init(struct free_streams *streams)
 {
     lock_take(&streams->lock);
-    for (unsigned int i = 0; i < FREE_STREAMS_MAX; i++)
-        atomic_store(&streams->at[i].event, NULL);
-    streams->count = 0;
-    streams->unknown = false;
+    for (unsigned int i = 0; i < FREE_STREAMS_MAX; i++) {
+        for (unsigned int part = 0; part < 2; part++) {
+            atomic_store(&streams->at[i].event[part], NULL);
+            streams->at[i].used[part] = false;
+        }
+    }
+    streams->ended = streams->generation++;
     lock_give(&streams->lock);
 }
 
 /* With the lock. */
-static struct free_stream *find(struct free_streams *streams, const void *stream, unsigned int thread)
+static bool is_used(const struct free_stream *at)
 {
-    for (unsigned int i = 0; i < streams->count; i++)
-        if (streams->at[i].stream == stream && streams->at[i].thread == thread && !streams->at[i].gone)
-            return &streams->at[i];
-    return NULL;
+    return at->used[0] || at->used[1];
 }
 
-struct free_stream *free_streams_begin(struct free_streams *streams, CUstream stream, bool is_own)
+/* With the lock: the stream's entry, or an unused one; NULL: there is none. */
+static struct free_stream *entry_of(struct free_streams *streams, CUstream stream, unsigned int thread)
+{
+    struct free_stream *unused = NULL;
+
+    for (unsigned int i = 0; i < FREE_STREAMS_MAX; i++) {
+        struct free_stream *at = &streams->at[i];
+
+        if (!is_used(at))
+            unused = unused ? unused : at;
+        else if (at->stream == stream && at->thread == thread && !at->gone)
+            return at;
+    }
+    if (unused) {
+        unused->stream = stream;
+        unused->thread = thread;
+        unused->gone = false;
+    }
+    return unused;
+}
+
+_Atomic(CUevent) *free_streams_begin(struct free_streams *streams, CUstream stream, struct free_mark *ret_mark)
 {
     const unsigned int thread = stream == CU_STREAM_PER_THREAD ? order_thread_get() : 0;
     struct free_stream *at;
+    unsigned int part;
 
     lock_take(&streams->lock);
-    streams->adds++;
-    at = is_own ? find(streams, stream, thread) : NULL;
-    if (is_own && !at && streams->count < FREE_STREAMS_MAX) {
-        at = &streams->at[streams->count++];
-        at->stream = stream;
-        at->thread = thread;
-        at->gone = false;
-    } else if (at && !atomic_load(&at->event)) { /* another thread makes the event */
+    part = streams->generation % 2;
+    at = entry_of(streams, stream, thread);
+    if (at && at->recording[part] && !atomic_load(&at->event[part])) /* another thread makes the event */
         at = NULL;
+    if (at) {
+        at->used[part] = true;
+        at->recording[part]++;
+        *ret_mark = (struct free_mark){at, part};
     }
-    if (at)
-        at->recording++;
-    else
-        streams->unknown = true;
     lock_give(&streams->lock);
-    return at;
+    return at ? &at->event[part] : NULL;
 }
 
-void free_streams_end(struct free_streams *streams, struct free_stream *at, bool recorded)
+void free_streams_end(struct free_streams *streams, const struct free_mark *mark)
 {
     lock_take(&streams->lock);
-    at->recording--;
-    streams->unknown |= !recorded;
+    mark->at->recording[mark->part]--;
     lock_give(&streams->lock);
 }
 
 void free_streams_gone(struct free_streams *streams, const void *stream)
 {
-    struct free_stream *at;
-
     lock_take(&streams->lock);
-    at = find(streams, stream, 0);
-    if (at)
-        at->gone = true;
+    for (unsigned int i = 0; i < FREE_STREAMS_MAX; i++)
+        if (streams->at[i].stream == stream && !streams->at[i].thread)
+            streams->at[i].gone = true;
     lock_give(&streams->lock);
 }
 
-/* With the lock. */
-static bool is_recording(const struct free_streams *streams)
+uint64_t free_streams_generation(struct free_streams *streams)
 {
-    for (unsigned int i = 0; i < streams->count; i++)
-        if (streams->at[i].recording)
-            return true;
-    return false;
+    uint64_t generation;
+
+    lock_take(&streams->lock);
+    generation = streams->generation;
+    lock_give(&streams->lock);
+    return generation;
 }
 
-bool free_streams_ask(struct free_streams *streams, const struct real_driver *driver)
+/* With the lock: the events of the closed generation. False: one of them is being recorded. */
+static bool events_of(const struct free_streams *streams, unsigned int part, CUevent *ret_events,
+                      unsigned int *ret_count)
+{
+    *ret_count = 0;
+    for (unsigned int i = 0; i < FREE_STREAMS_MAX; i++) {
+        const struct free_stream *at = &streams->at[i];
+        CUevent event = at->used[part] ? atomic_load(&at->event[part]) : NULL;
+
+        if (at->recording[part])
+            return false;
+        if (event) /* else it could not be made, and nothing relies on it */
+            ret_events[(*ret_count)++] = event;
+    }
+    return true;
+}
+
+/* With the lock: all events of this closed generation have been reached. */
+static void generation_end(struct free_streams *streams, uint64_t generation)
+{
+    if (streams->ended >= generation)
+        return; /* another thread has found that, too */
+    streams->ended = generation;
+    for (unsigned int i = 0; i < FREE_STREAMS_MAX; i++)
+        streams->at[i].used[generation % 2] = false;
+}
+
+uint64_t free_streams_ask(struct free_streams *streams, const struct real_driver *driver)
 {
     CUevent events[FREE_STREAMS_MAX];
     unsigned int count;
-    uint64_t mark;
-    bool ended;
+    uint64_t closed, ended;
+    bool reached = true;
 
-    lock_take(&streams->lock);
-    mark = streams->adds;
-    count = streams->count;
-    ended = !streams->unknown && !is_recording(streams);
-    for (unsigned int i = 0; i < count; i++)
-        events[i] = atomic_load(&streams->at[i].event);
-    lock_give(&streams->lock);
-    for (unsigned int i = 0; ended && i < count; i++)
-        ended = driver->cuEventQuery(events[i]) == CUDA_SUCCESS;
-    if (ended)
-        free_streams_idle(streams, mark);
-    return ended;
-}
-
-uint64_t free_streams_mark(struct free_streams *streams)
-{
-    uint64_t mark;
-
-    lock_take(&streams->lock);
-    mark = streams->adds;
-    lock_give(&streams->lock);
-    return mark;
-}
-
-void free_streams_idle(struct free_streams *streams, uint64_t mark)
-{
-    lock_take(&streams->lock);
-    if (streams->adds == mark && !is_recording(streams)) {
-        streams->count = 0;
-        streams->unknown = false;
+    /* The closed generation, and then the one that is closed in its place. */
+    for (unsigned int round = 0; reached && round < 2; round++) {
+        lock_take(&streams->lock);
+        if (streams->ended == streams->generation - 1)
+            streams->generation++;
+        closed = streams->generation - 1;
+        reached = events_of(streams, closed % 2, events, &count);
+        lock_give(&streams->lock);
+        for (unsigned int i = 0; reached && i < count; i++)
+            reached = driver->cuEventQuery(events[i]) == CUDA_SUCCESS;
+        if (reached) {
+            lock_take(&streams->lock);
+            generation_end(streams, closed);
+            lock_give(&streams->lock);
+        }
     }
+    lock_take(&streams->lock);
+    ended = streams->ended;
     lock_give(&streams->lock);
+    return ended;
 }

@@ -243,30 +243,34 @@ static CUresult foreign_wait(const struct context *context, CUstream stream, boo
 }
 
 /* Record an event behind the free. Not on the legacy stream beside a capture, which that would disturb, nor beside a
- * free in the driver, which would hold the record up. Without hooks in the driver a stream may end unseen. */
-static void mark_free(struct context *context, CUstream stream, bool is_own)
+ * free in the driver, which would hold the record up. Without hooks in the driver a stream may end unseen. False: it is
+ * not recorded. */
+static bool mark_free(struct context *context, CUstream stream)
 {
     const struct real_driver *driver = context->driver;
-    const bool may = is_own && process_hooks_driver() && driver->cuEventRecord &&
-                     (stream != CU_STREAM_LEGACY || !capture_active()) && !atomic_load(&context->freeing);
-    struct free_stream *at = free_streams_begin(&context->free_streams, stream, may);
     CUresult result = CUDA_SUCCESS;
+    _Atomic(CUevent) *event;
+    struct free_mark mark;
 
-    if (!at || !may) /* there is no place without may: for a reader of this file alone, as clang-tidy is */
-        return;
-    if (!atomic_load(&at->event))
-        result = order_event_make(context, &at->event);
+    if (!process_hooks_driver() || !driver->cuEventRecord || (stream == CU_STREAM_LEGACY && capture_active()) ||
+        atomic_load(&context->freeing))
+        return false;
+    event = free_streams_begin(&context->free_streams, stream, &mark);
+    if (!event)
+        return false;
+    if (!atomic_load(event))
+        result = order_event_make(context, event);
     if (!result)
-        result = driver->cuEventRecord(atomic_load(&at->event), stream);
-    free_streams_end(&context->free_streams, at, result == CUDA_SUCCESS);
+        result = driver->cuEventRecord(atomic_load(event), stream);
+    free_streams_end(&context->free_streams, &mark);
+    return !result;
 }
 
-CUresult context_wait_foreign(struct context *context, CUstream stream)
+CUresult context_wait_foreign(struct context *context, CUstream stream, bool *ret_is_marked)
 {
     bool is_own;
     const CUresult result = foreign_wait(context, stream, &is_own);
 
-    if (!result)
-        mark_free(context, stream, is_own);
+    *ret_is_marked = !result && is_own && mark_free(context, stream);
     return result;
 }

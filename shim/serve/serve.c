@@ -360,6 +360,7 @@ enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
 {
     struct pool *pool = process_is_passive() ? NULL : context_pool_at(addr);
     enum serve_verdict verdict;
+    bool is_marked;
 
     if (!pool)
         return free_with(pool_free_later, addr);
@@ -367,11 +368,11 @@ enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
         return SERVE_UNFREED;
     /* The next order in the context covers the work of its own streams only; a stream of another context has to be
      * waited for. */
-    switch (context_wait_foreign(context_of(pool), stream)) {
+    switch (context_wait_foreign(context_of(pool), stream, &is_marked)) {
     case CUDA_SUCCESS:
         if (ipc_table_any() && free_parks(addr, /* waits: */ false, &verdict))
             return verdict;
-        return free_with(pool_free_async, addr);
+        return free_with(is_marked ? pool_free_async : pool_free_later, addr);
     case CUDA_ERROR_INVALID_HANDLE:
         return SERVE_NOWHERE;
     default:

@@ -78,23 +78,50 @@ BT_TEST(again)
 /* In turn on more streams than the library tells apart, and on one that is destroyed. */
 BT_TEST(many_streams)
 {
-    cudaStream_t streams[40];
+    cudaStream_t streams[80];
     void *block;
 
     TRY(begin());
-    for (int i = 0; i < 40; i++)
+    for (int i = 0; i < 80; i++)
         OK(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
     TRY(work());
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 80; i++) {
         OK(cudaMalloc(&block, all.free / 8));
         OK(cudaMemsetAsync(block, 1, 1024, streams[i]));
         OK(cudaFreeAsync(block, streams[i]));
         OK(cudaStreamSynchronize(streams[i]));
     }
-    for (int i = 0; i < 40; i++)
+    for (int i = 0; i < 80; i++)
         OK(cudaStreamDestroy(streams[i]));
     OK(cudaMalloc(&block, all.free / 8));
     TRY(free_behind(block));
+    return end();
+}
+
+/* Freed again and again on a stream that never comes to its last free; only one block waits for it at a time. */
+BT_TEST(on_a_busy_stream)
+{
+    static int gates[24];
+    cudaEvent_t reached[2];
+    void *block;
+
+    TRY(begin());
+    TRY(work());
+    for (int i = 0; i < 2; i++)
+        OK(cudaEventCreateWithFlags(&reached[i], cudaEventDisableTiming));
+    for (int i = 0; i < 24; i++) {
+        OK(cudaMalloc(&block, all.free / 8));
+        OK(all.kernel(all.stream, &gates[i], LONG_US));
+        OK(cudaFreeAsync(block, all.stream));
+        OK(cudaEventRecord(reached[i % 2], all.stream));
+        if (i) {
+            __atomic_store_n(&gates[i - 1], 1, __ATOMIC_SEQ_CST);
+            OK(cudaEventSynchronize(reached[(i - 1) % 2]));
+        }
+    }
+    __atomic_store_n(&gates[23], 1, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < 2; i++)
+        OK(cudaEventDestroy(reached[i]));
     return end();
 }
 

@@ -6,40 +6,51 @@ from mutant import Mutant
 
 MUTANTS = [
     Mutant("an event that has not been reached counts as reached", ["shim_free_streams"], [
-        ("ended = driver->cuEventQuery(events[i]) == CUDA_SUCCESS;", "(void)driver->cuEventQuery(events[i]);")]),
-    Mutant("a stream that cannot be asked is forgotten", ["shim_free_streams"], [
-        ("at->recording++; else streams->unknown = true;", "at->recording++;")]),
+        ("reached = driver->cuEventQuery(events[i]) == CUDA_SUCCESS;", "(void)driver->cuEventQuery(events[i]);")]),
+    Mutant("one stream too many takes another one's entry", ["shim_free_streams"], [
+        ("if (!is_used(at)) unused = unused ? unused : at; else if", "if (!unused) unused = at; if")]),
     Mutant("an event that could not be recorded counts as recorded", ["shim_free_streams"], [
-        ("streams->unknown |= !recorded;", "(void)recorded;")]),
+        ("free_streams_end(&context->free_streams, &mark); return !result;", "free_streams_end(&context->free_streams, &mark); return true;")]),
     Mutant("a destroyed stream's event is recorded on the next one with its handle", ["shim_free_streams"], [
-        ("if (at) at->gone = true;", "(void)at;")]),
+        ("streams->at[i].gone = true;", "(void)i;")]),
     Mutant("an event that is being recorded counts as recorded", ["shim_free_streams"], [
-        ("ended = !streams->unknown && !is_recording(streams);", "ended = !streams->unknown;")]),
-    Mutant("an entry whose event is being recorded becomes another stream's", ["shim_free_streams"], [
-        ("if (streams->adds == mark && !is_recording(streams)) {", "if (streams->adds == mark) {")]),
+        ("if (at->recording[part]) return false;", "")]),
+    Mutant("a stream has one event, which a busy one never reaches", ["shim_free_streams", "freed_async static preloaded / on_a_busy_stream"], [
+        ("part = streams->generation % 2;", "part = 0;"), ("reached = events_of(streams, closed % 2,", "reached = events_of(streams, 0,"),
+        ("streams->at[i].used[generation % 2] = false;", "streams->at[i].used[0] = false;")]),
+    Mutant("the newest generation is never closed", ["shim_free_streams"], [
+        ("if (streams->ended == streams->generation - 1) streams->generation++;", "if (streams->generation == 1) streams->generation++;")]),
+    Mutant("the newest generation is closed before the one before has ended", ["shim_free_streams"], [
+        ("if (streams->ended == streams->generation - 1) streams->generation++;", "streams->generation++;")]),
+    Mutant("an entry stays its stream's for good", ["shim_free_streams"], [
+        ("streams->at[i].used[generation % 2] = false;", "(void)i;")]),
+    Mutant("an answer that comes late forgets the events of the next generation", ["shim_free_streams"], [
+        ("if (streams->ended >= generation) return;", "")]),
     Mutant("the per-thread streams of all threads are one", ["shim_free_streams"], [
         ("stream == CU_STREAM_PER_THREAD ? order_thread_get() : 0;", "0;")]),
     Mutant("of per-thread streams nothing is known", ["freed_async static preloaded / freed_per_thread"], [
         ("*ret_is_own = !result && handle ==", "*ret_is_own = !result && stream != CU_STREAM_PER_THREAD && handle ==")]),
     Mutant("two threads make one stream's event", ["shim_free_streams"], [
-        ("} else if (at && !atomic_load(&at->event)) {", "} else if (0) {")]),
+        ("if (at && at->recording[part] && !atomic_load(&at->event[part]))", "if (0)")]),
     Mutant("events are recorded beside a free in the driver", ["shim_free_streams"], [
-        ("(stream != CU_STREAM_LEGACY || !capture_active()) && !atomic_load(&context->freeing);",
-         "(stream != CU_STREAM_LEGACY || !capture_active());")]),
+        ("(stream == CU_STREAM_LEGACY && capture_active()) || atomic_load(&context->freeing))",
+         "(stream == CU_STREAM_LEGACY && capture_active()))")]),
     Mutant("events are recorded on the legacy stream beside a capture", ["shim_free_streams"], [
-        ("(stream != CU_STREAM_LEGACY || !capture_active()) && !atomic", "!atomic")]),
+        ("(stream == CU_STREAM_LEGACY && capture_active()) || atomic", "atomic")]),
     Mutant("no event is recorded beside a capture", ["freed_async static preloaded / freed_beside_capture"], [
-        ("(stream != CU_STREAM_LEGACY || !capture_active()) && !atomic", "!capture_active() && !atomic")]),
-    Mutant("an answer for earlier streams makes later ones known", ["shim_free_streams"], [
-        ("if (streams->adds == mark && !is_recording(streams)) {", "if (mark <= streams->adds && !is_recording(streams)) {")]),
-    Mutant("the end of all work says nothing of unknown streams", ["shim_free_streams"], [
-        ("free_streams_idle(&context->free_streams, mark);", "(void)mark;")]),
+        ("(stream == CU_STREAM_LEGACY && capture_active()) || atomic", "capture_active() || atomic")]),
     Mutant("deferred blocks of any kind go by the streams' word", ["shim_free_streams"], [
-        ("ret_of->async = ret_of->async && magazine->deferred_async == magazine->deferred_count;", "")]),
+        ("if (block->freed && block->freed <= ended) {", "if (block->freed <= ended) {")]),
     Mutant("blocks that were put back go by the streams' word", ["shim_free_streams"], [
-        ("magazine->deferred_async += of->async;", "magazine->deferred_async++;")]),
+        ("magazine_defer(pool, magazine, block, block->freed);", "magazine_defer(pool, magazine, block, 1);")]),
+    Mutant("blocks that were put back do not go by the streams' word", ["shim_free_streams"], [
+        ("magazine_defer(pool, magazine, block, block->freed);", "magazine_defer(pool, magazine, block, 0);")]),
+    Mutant("blocks of later generations go by the streams' word", ["shim_free_streams"], [
+        ("if (block->freed && block->freed <= ended) {", "if (block->freed) {")]),
+    Mutant("a later block hides an earlier one", ["shim_free_streams"], [
+        ("if (block->freed && (!first || block->freed < first)) first = block->freed;", "if (block->freed) first = block->freed;")]),
     Mutant("the question after a wait is that for all work", ["shim_free_streams"], [
-        ("if (atomic_load(&pool->shown.deferring) && !freed_async_ended(pool) &&", "if (atomic_load(&pool->shown.deferring) &&")]),
+        ("publish_async(pool); /* Asked", "/* Asked")]),
     Mutant("a stream of another device is asked itself", ["freed_async static preloaded / behind_another_devices_legacy_stream"], [
         ("result = stream_wait(context, context_find(handle), stream);", "result = driver->cuStreamQuery(stream);")]),
     Mutant("an event is recorded beside another device's free in the driver", ["shim_lookup"], [
@@ -49,7 +60,5 @@ MUTANTS = [
     Mutant("deferred blocks are ordered before idle memory goes", ["freed_async static ordered / freed_while_idle"], [
         ("if (!released && atomic_load(&pool->shown.deferring)) {", "if (atomic_load(&pool->shown.deferring)) {")]),
     Mutant("the next context in the entry has the events of the one before", ["shim_free_streams"], [
-        ("atomic_store(&streams->at[i].event, NULL);", "(void)i;")]),
-    Mutant("the streams' mark is read after the answer", ["shim_free_streams"], [
-        ("free_streams_idle(&context->free_streams, mark); return result;", "(void)mark; free_streams_idle(&context->free_streams, free_streams_mark(&context->free_streams)); return result;")]),
+        ("atomic_store(&streams->at[i].event[part], NULL);", "(void)part;")]),
 ]

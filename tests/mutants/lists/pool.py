@@ -105,12 +105,12 @@ MUTANTS = [
     Mutant("a block is published although ordering failed", ["order"], [
         ("if (rc == 0) { count_up(&magazine->order);", "if (rc <= 0) { count_up(&magazine->order);")]),
     Mutant("deferred blocks are taken off the list without the lock", ["threads"], [
-        ("magazine_visit(magazine); ret_deferred[i] = magazine->deferred; if (magazine->deferred) { any = true; atomic_fetch_sub(&pool->shown.deferring, 1); ret_of->own = ret_of->own && magazine->deferred_by == &magazine_index; ret_of->async = ret_of->async && magazine->deferred_async == magazine->deferred_count; } magazine->deferred = NULL; magazine->deferred_count = magazine->deferred_large = magazine->deferred_async = 0; "
+        ("magazine_visit(magazine); ret_deferred[i] = magazine->deferred; if (magazine->deferred) { any = true; atomic_fetch_sub(&pool->shown.deferring, 1); *ret_own = *ret_own && magazine->deferred_by == &magazine_index; } magazine->deferred = NULL; magazine->deferred_count = magazine->deferred_large = 0; size_set(&magazine->deferred_async, 0); "
          "size_set(&magazine->deferred_bytes, 0); magazine_unlock(magazine);",
          "ret_deferred[i] = magazine->deferred; magazine->deferred = NULL; magazine->deferred_count = 0; size_set(&magazine->deferred_bytes, 0);")], 10),
     Mutant("relaxed: deferred blocks are handed out", ["order", "stamp relaxed"], [
-        ("handed_sub(magazine, block->size); magazine_defer(pool, magazine, block); magazine->deferred_async += async; }",
-         "handed_sub(magazine, block->size); if (!magazine_put(magazine, block)) magazine_defer(pool, magazine, block); }")]),
+        ("handed_sub(magazine, block->size); magazine_defer(pool, magazine, block, freed); }",
+         "handed_sub(magazine, block->size); if (!magazine_put(magazine, block)) magazine_defer(pool, magazine, block, freed); }")]),
     Mutant("blocks deferred during an order are published by it", ["order"], [
         ("block_publish(pool, block, rc); } release_some(pool);",
          "block_publish(pool, block, rc); if (rc == 0) { struct block *lists[MAGAZINES] = {NULL}, *next; struct deferred_of of; deferred_take(pool, NULL, lists, &of); "
@@ -124,7 +124,7 @@ MUTANTS = [
     Mutant("what streams have freed does not wait to be published", ["deferred", "waits static preloaded / freed_by_stream"], [
         ("later_set(pool); return 0;", "return 0;")]),
     Mutant("a question in vain takes what streams have freed from its thread", ["deferred"], [
-        ("if (atomic_load(&pool->shown.deferring) && !freed_async_ended(pool) && config->order->order(config->arg, POOL_ORDER_ASK)) return;", "")]),
+        ("if (atomic_load(&pool->shown.deferring) && config->order->order(config->arg, POOL_ORDER_ASK)) return;", "")]),
     Mutant("what streams have freed is forgotten after a question in vain", ["deferred"], [
         ("if (atomic_load(&pool->shown.ordering) || atomic_load(&pool->shown.deferring)) later_set(pool);", "")]),
     Mutant("a destroyed pool counts as one with blocks that streams have freed", ["deferred"], [
@@ -139,13 +139,13 @@ MUTANTS = [
     Mutant("relaxed: frees are deferred during a capture", ["oom static relaxed beside a capture"], [
         ("if (defers && !pool->config.order->frozen(pool->config.arg) && block_defer(", "if (defers && block_defer(")]),
     Mutant("the device waits for nothing after another call has taken the deferred blocks", ["order"], [
-        ("return any ? count : 0;", "return count;")]),
+        ("size_set(&magazine->deferred_bytes, 0); magazine_unlock(magazine); } return any ? count : 0;", "return count;")]),
     Mutant("deferred frees in another magazine count as one's own", ["order"], [
-        ("ret_of->own = ret_of->own && magazine->deferred_by == &magazine_index;", "")]),
+        ("*ret_own = *ret_own && magazine->deferred_by == &magazine_index;", "")]),
     Mutant("frees that could not be ordered count as another thread's", ["order"], [
-        ("magazine->deferred_by = of->own ? magazine->deferred_by : NULL;", "magazine->deferred_by = NULL;")]),
+        ("magazine->deferred_by = own ? magazine->deferred_by : NULL;", "magazine->deferred_by = NULL;")]),
     Mutant("frees that could not be ordered become the ordering thread's own", ["order"], [
-        ("magazine->deferred_by = of->own ? magazine->deferred_by : NULL;", "")]),
+        ("magazine->deferred_by = own ? magazine->deferred_by : NULL;", "")]),
     Mutant("an error that waits in the context is not returned by cudaFree", [
         "faults / Faults.test_an_error_of_the_context_is_seen_at_the_free"], [
         ("release_some(pool); return rc == -EBUSY ? 0 : rc;", "release_some(pool); return 0;")]),

@@ -67,59 +67,84 @@ READY_CASE(test_other_blocks, .environment = ORDERED)
     work();
     freed_on(context, 0, 3 * MIB);
     assert_int_equal(pool_free_later(other), 0);
-    assert_int_equal(idle_after_flush(context), 0);
-    assert_int_equal(idle_after_flush(context), 0);
+    assert_int_equal(idle_after_flush(context), 4 * MIB);
+    assert_int_equal(idle_after_flush(context), 4 * MIB);
     fake.contexts[0].over = 1;
     assert_int_equal(idle_after_flush(context), 10 * MIB);
 }
 
-/* A free on a stream; false: the event could not be recorded. */
-static void noted(struct context *context, CUstream stream, bool is_own, bool recorded)
+/* A busy stream's event is recorded again and again: frees from before the last question have one of their own. */
+READY_CASE(test_generations, .environment = ORDERED)
 {
-    struct free_stream *at = free_streams_begin(&context->free_streams, stream, is_own);
+    uint64_t addr[6];
 
-    if (at && !atomic_load(&at->event))
-        assert_int_equal(fake.driver.cuEventCreate((CUevent *)&at->event, 2), CUDA_SUCCESS);
-    if (at)
-        free_streams_end(&context->free_streams, at, recorded);
+    work();
+    for (unsigned int i = 0; i < 6; i++) /* before one of them can be handed out again */
+        addr[i] = block(context, 32 * MIB);
+    for (unsigned int i = 0; i < 6; i++) {
+        fake.streams[0].launched++;
+        assert_int_equal(serve_free_later(addr[i], fake_stream(0, 0)), SERVE_DONE);
+        assert_int_equal(idle_after_flush(context), i ? (i - 1) * 32 * MIB : 0);
+        fake.streams[0].over += i != 0;
+        assert_int_equal(idle_after_flush(context), i * 32 * MIB);
+    }
+    fake.streams[0].over++;
+    assert_int_equal(idle_after_flush(context), 6 * 32 * MIB);
 }
 
-/* A stream that cannot be asked: nothing but the end of all work will do, and only of work launched before. */
-static void ask_unknown(struct context *context)
+/* Has the work of what is freed by now ended? */
+static bool has_ended(struct context *context)
 {
-    uint64_t mark;
+    const uint64_t freed = order_freed_async(context);
 
-    assert_false(order_freed_async_ended(context));
-    mark = free_streams_mark(&context->free_streams);
-    noted(context, fake_stream(0, 0), true, true);
-    free_streams_idle(&context->free_streams, mark);
-    assert_false(order_freed_async_ended(context));
-    free_streams_idle(&context->free_streams, free_streams_mark(&context->free_streams));
-    assert_true(order_freed_async_ended(context));
+    return order_freed_async_ended(context) >= freed;
 }
 
-READY_CASE(test_unknown, .environment = ORDERED)
+/* A free on a stream, whose event the caller makes. */
+static bool noted(struct context *context, CUstream stream)
 {
-    noted(context, fake_stream(0, 0), false, true);
-    ask_unknown(context);
-    for (uintptr_t i = 0; i <= FREE_STREAMS_MAX; i++)
-        noted(context, (CUstream)(0x1000 + i), true, true);
-    assert_int_equal(context->free_streams.count, FREE_STREAMS_MAX);
-    ask_unknown(context);
-    noted(context, fake_stream(1, 0), true, false);
-    ask_unknown(context);
+    struct free_mark mark;
+    _Atomic(CUevent) *event = free_streams_begin(&context->free_streams, stream, &mark);
+
+    if (!event)
+        return false;
+    if (!atomic_load(event))
+        assert_int_equal(order_event_make(context, event), CUDA_SUCCESS);
+    assert_int_equal(fake.driver.cuEventRecord(atomic_load(event), stream), CUDA_SUCCESS);
+    free_streams_end(&context->free_streams, &mark);
+    return true;
+}
+
+/* One stream too many; entries whose events have been reached serve others. */
+READY_CASE(test_many_streams, .environment = ORDERED)
+{
+    static struct fake_stream streams[FREE_STREAMS_MAX + 1];
+
+    for (unsigned int i = 0; i <= FREE_STREAMS_MAX; i++) {
+        streams[i].launched = 1;
+        assert_int_equal(noted(context, (CUstream)&streams[i]), i < FREE_STREAMS_MAX);
+    }
+    assert_false(has_ended(context));
+    for (unsigned int i = 1; i <= FREE_STREAMS_MAX; i++)
+        streams[i].over = 1;
+    assert_false(has_ended(context));
+    assert_false(noted(context, (CUstream)&streams[FREE_STREAMS_MAX]));
+    streams[0].over = 1;
+    assert_true(has_ended(context));
+    assert_true(noted(context, (CUstream)&streams[FREE_STREAMS_MAX]));
 }
 
 /* The handle means another stream on each thread. */
 READY_CASE(test_per_thread, .environment = ORDERED)
 {
-    struct free_stream *own = free_streams_begin(&context->free_streams, CU_STREAM_PER_THREAD, true);
+    struct free_mark mark, other;
 
-    assert_int_not_equal(own->thread, 0);
-    free_streams_end(&context->free_streams, own, true);
-    own->thread++; /* another thread's */
-    assert_ptr_not_equal(free_streams_begin(&context->free_streams, CU_STREAM_PER_THREAD, true), own);
-    assert_int_equal(context->free_streams.count, 2);
+    assert_non_null(free_streams_begin(&context->free_streams, CU_STREAM_PER_THREAD, &mark));
+    assert_int_not_equal(mark.at->thread, 0);
+    free_streams_end(&context->free_streams, &mark);
+    mark.at->thread++; /* another thread's */
+    assert_non_null(free_streams_begin(&context->free_streams, CU_STREAM_PER_THREAD, &other));
+    assert_ptr_not_equal(mark.at, other.at);
 }
 
 /* The handle of a stream that was destroyed may be that of a new one: the new one's event says nothing of the old. */
@@ -131,12 +156,11 @@ READY_CASE(test_gone, .environment = ORDERED)
     context_stream_gone(fake_stream(0, 0));
     fake.streams[0].launched = 0;
     freed_on(context, 0, 5 * MIB);
-    assert_int_equal(context->free_streams.count, 2);
     assert_int_equal(idle_after_flush(context), 0);
     fake.streams[0].over = 1;
     assert_int_equal(idle_after_flush(context), 10 * MIB);
     context_stream_gone(fake_stream(2, 0)); /* one that nobody knows */
-    assert_true(order_freed_async_ended(context));
+    assert_true(has_ended(context));
 }
 
 /* The events went with their context: the next one in its entry makes its own. */
@@ -153,47 +177,70 @@ READY_CASE(test_next_context, .environment = ORDERED)
     assert_int_equal(fake_calls(FN(cuEventCreate)), made + 1);
 }
 
-/* A thread is about to record the event: its block is not in the answer, and the entry is not another stream's. */
+/* A thread is about to record the event: its free is not in the answer. */
 READY_CASE(test_recording, .environment = ORDERED)
 {
-    struct free_stream *at = free_streams_begin(&context->free_streams, fake_stream(0, 0), true);
+    struct free_mark mark, other;
 
-    assert_false(order_freed_async_ended(context));
-    free_streams_idle(&context->free_streams, free_streams_mark(&context->free_streams));
-    assert_int_equal(context->free_streams.count, 1);
-    assert_null(free_streams_begin(&context->free_streams, fake_stream(0, 0), true)); /* there is no event yet */
-    free_streams_end(&context->free_streams, at, true);
-    assert_false(order_freed_async_ended(context));
+    assert_non_null(free_streams_begin(&context->free_streams, fake_stream(0, 0), &mark));
+    assert_null(free_streams_begin(&context->free_streams, fake_stream(0, 0), &other)); /* there is no event yet */
+    assert_false(has_ended(context));
+    assert_false(has_ended(context));
+    free_streams_end(&context->free_streams, &mark); /* the event could not be made */
+    assert_true(has_ended(context));
 }
 
-/* An order of all work says enough of streams that cannot be asked. */
-READY_CASE(test_all_work, .environment = ORDERED)
+/* Two threads find at the same time that a generation has ended: the later one says nothing of the next. */
+static struct context *asked_by;
+
+static void ask_meanwhile(void *arg)
 {
-    noted(context, fake_stream(0, 0), false, true);
-    assert_int_equal(pool_free_later(block(context, 3 * MIB)), 0);
+    fake_before(FN(cuEventQuery), NULL, NULL);
+    fake.streams[0].over = 1;
+    assert_true(has_ended(asked_by));
+    fake.streams[0].launched = 2;
+    assert_true(noted(asked_by, fake_stream(0, 0)));
+    assert_false(has_ended(asked_by));
+}
+
+READY_CASE(test_asked_twice, .environment = ORDERED)
+{
+    asked_by = context;
+    fake.streams[0].launched = 1;
+    assert_true(noted(context, fake_stream(0, 0)));
+    fake_before(FN(cuEventQuery), ask_meanwhile, NULL);
+    (void)order_freed_async_ended(context);
+    assert_false(has_ended(context));
+    fake.streams[0].over = 2;
+    assert_true(has_ended(context));
+}
+
+/* Freed beside other work, where no event is recorded: there only once all work has ended. */
+static void freed_unmarked(struct context *context, uint64_t addr, CUstream stream)
+{
     work();
+    fake.contexts[0].over = 0;
+    assert_int_equal(serve_free_later(addr, stream), SERVE_DONE);
+    atomic_store(&context->freeing, 0);
+    atomic_store(&capture_count, 0);
     assert_int_equal(idle_after_flush(context), 0);
-    assert_false(order_freed_async_ended(context));
     fake.contexts[0].over = 1;
     assert_int_equal(idle_after_flush(context), 4 * MIB);
-    assert_true(order_freed_async_ended(context));
+    assert_int_equal(block(context, 4 * MIB), addr);
 }
 
 /* The driver would hold the record up, or it would disturb a capture, or it fails. */
 READY_CASE(test_not_recorded, .environment = ORDERED)
 {
-    const uint64_t addr[3] = {block(context, 2 * MIB), block(context, 2 * MIB), block(context, 2 * MIB)};
+    const uint64_t addr = block(context, 4 * MIB);
 
     atomic_store(&context->freeing, 1);
-    assert_int_equal(serve_free_later(addr[0], fake_stream(0, 0)), SERVE_DONE);
-    atomic_store(&context->freeing, 0);
-    ask_unknown(context);
+    freed_unmarked(context, addr, fake_stream(0, 0));
     atomic_store(&capture_count, 1);
-    assert_int_equal(serve_free_later(addr[1], CU_STREAM_LEGACY), SERVE_DONE);
-    atomic_store(&capture_count, 0);
-    ask_unknown(context);
+    freed_unmarked(context, addr, CU_STREAM_LEGACY);
     assert_int_equal(fake_calls(FN(cuEventRecord)), 0);
     fake_fail(FN(cuEventRecord), CUDA_ERROR_UNKNOWN, 1);
-    assert_int_equal(serve_free_later(addr[2], fake_stream(0, 0)), SERVE_DONE);
-    ask_unknown(context);
+    freed_unmarked(context, addr, fake_stream(0, 0));
+    fake_fail(FN(cuEventCreate), CUDA_ERROR_UNKNOWN, 1);
+    freed_unmarked(context, addr, fake_stream(1, 0));
 }
