@@ -6,7 +6,6 @@
  */
 #include "context/free_streams.h"
 
-#include "context/free_order.h"
 #include "real/real.h"
 
 void free_streams_init(struct free_streams *streams)
@@ -49,9 +48,9 @@ static struct free_stream *entry_of(struct free_streams *streams, CUstream strea
     return unused;
 }
 
-_Atomic(CUevent) *free_streams_begin(struct free_streams *streams, CUstream stream, struct free_mark *ret_mark)
+_Atomic(CUevent) *free_streams_begin(struct free_streams *streams, CUstream stream, unsigned int thread,
+                                     struct free_mark *ret_mark)
 {
-    const unsigned int thread = stream == CU_STREAM_PER_THREAD ? order_thread_get() : 0;
     struct free_stream *at;
     unsigned int part;
 

@@ -53,11 +53,13 @@ struct free_mark {
 /* A new context uses the entry. */
 void free_streams_init(struct free_streams *streams);
 /*
- * A block is about to be freed on this stream of the context, which does not end unseen; the per-thread stream is the
- * calling thread's. Returns the event that the caller has to record on the stream, which it makes if there is none, and
- * then to call free_streams_end with the mark. NULL: there is no event for it now.
+ * A block is about to be freed on this stream of the context, which does not end unseen. thread: the calling thread's
+ * number for its per-thread stream, 0 for another stream. Returns the event that the caller has to record on the
+ * stream, which it makes if there is none, and then to call free_streams_end with the mark. NULL: there is no event for
+ * it now.
  */
-_Atomic(CUevent) *free_streams_begin(struct free_streams *streams, CUstream stream, struct free_mark *ret_mark);
+_Atomic(CUevent) *free_streams_begin(struct free_streams *streams, CUstream stream, unsigned int thread,
+                                     struct free_mark *ret_mark);
 void free_streams_end(struct free_streams *streams, const struct free_mark *mark);
 /* A stream is about to be destroyed; stream is its handle. */
 void free_streams_gone(struct free_streams *streams, const void *stream);

@@ -248,6 +248,7 @@ static CUresult foreign_wait(const struct context *context, CUstream stream, boo
 static bool mark_free(struct context *context, CUstream stream)
 {
     const struct real_driver *driver = context->driver;
+    const unsigned int thread = stream == CU_STREAM_PER_THREAD ? order_thread_get() : 0;
     CUresult result = CUDA_SUCCESS;
     _Atomic(CUevent) *event;
     struct free_mark mark;
@@ -255,7 +256,7 @@ static bool mark_free(struct context *context, CUstream stream)
     if (!process_hooks_driver() || !driver->cuEventRecord || (stream == CU_STREAM_LEGACY && capture_active()) ||
         atomic_load(&context->freeing))
         return false;
-    event = free_streams_begin(&context->free_streams, stream, &mark);
+    event = free_streams_begin(&context->free_streams, stream, thread, &mark);
     if (!event)
         return false;
     if (!atomic_load(event))

@@ -104,7 +104,7 @@ static bool has_ended(struct context *context)
 static bool noted(struct context *context, CUstream stream)
 {
     struct free_mark mark;
-    _Atomic(CUevent) *event = free_streams_begin(&context->free_streams, stream, &mark);
+    _Atomic(CUevent) *event = free_streams_begin(&context->free_streams, stream, 0, &mark);
 
     if (!event)
         return false;
@@ -137,14 +137,17 @@ READY_CASE(test_many_streams, .environment = ORDERED)
 /* The handle means another stream on each thread. */
 READY_CASE(test_per_thread, .environment = ORDERED)
 {
-    struct free_mark mark, other;
+    const uint64_t addr[] = {block(context, 3 * MIB), block(context, 5 * MIB), block(context, 3 * MIB)};
+    const struct free_stream *at = context->free_streams.at;
 
-    assert_non_null(free_streams_begin(&context->free_streams, CU_STREAM_PER_THREAD, &mark));
-    assert_int_not_equal(mark.at->thread, 0);
-    free_streams_end(&context->free_streams, &mark);
-    mark.at->thread++; /* another thread's */
-    assert_non_null(free_streams_begin(&context->free_streams, CU_STREAM_PER_THREAD, &other));
-    assert_ptr_not_equal(mark.at, other.at);
+    assert_int_equal(serve_free_later(addr[0], CU_STREAM_PER_THREAD), SERVE_DONE);
+    assert_int_not_equal(at[0].thread, 0);
+    context->free_streams.at[0].thread++; /* another thread's */
+    assert_int_equal(serve_free_later(addr[1], CU_STREAM_PER_THREAD), SERVE_DONE);
+    assert_int_equal(at[1].thread + 1, at[0].thread);
+    assert_int_equal(serve_free_later(addr[2], fake_stream(0, 0)), SERVE_DONE);
+    assert_ptr_equal(at[2].stream, fake_stream(0, 0));
+    assert_int_equal(at[2].thread, 0);
 }
 
 /* The handle of a stream that was destroyed may be that of a new one: the new one's event says nothing of the old. */
@@ -182,8 +185,8 @@ READY_CASE(test_recording, .environment = ORDERED)
 {
     struct free_mark mark, other;
 
-    assert_non_null(free_streams_begin(&context->free_streams, fake_stream(0, 0), &mark));
-    assert_null(free_streams_begin(&context->free_streams, fake_stream(0, 0), &other)); /* there is no event yet */
+    assert_non_null(free_streams_begin(&context->free_streams, fake_stream(0, 0), 0, &mark));
+    assert_null(free_streams_begin(&context->free_streams, fake_stream(0, 0), 0, &other)); /* there is no event yet */
     assert_false(has_ended(context));
     assert_false(has_ended(context));
     free_streams_end(&context->free_streams, &mark); /* the event could not be made */
