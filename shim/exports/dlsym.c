@@ -59,11 +59,10 @@ static bool is_patcher(const void *caller)
 static const struct {
     const char *name;
     void *function;
-    enum real_symbol symbol;
 } guards[] = {
 #define RUNTIME(symbol, parameters)
 #define DRIVER(symbol, parameters)
-#define GUARD(symbol, parameters) {#symbol, (void *)(symbol), REAL_##symbol},
+#define GUARD(symbol, parameters) {#symbol, (void *)(symbol)},
 #include "hooks.def"
 };
 
@@ -83,10 +82,8 @@ void *cupool_dlsym_filter(void *handle, const char *name, const void *caller)
         /* A cudart that was loaded after the driver was used initialises itself, perhaps. */
         next_fill_runtime(caller);
         /* Only if the real function exists; otherwise the caller gets the real dlsym's NULL and its dlerror. */
-        return process_hooks_driver() && is_drivers(next(handle, name)) && !is_patcher(caller) &&
-                       !real_is_next(guards[i].symbol, caller)
-                   ? guards[i].function
-                   : NULL;
+        return process_hooks_driver() && is_drivers(next(handle, name)) && !is_patcher(caller) ? guards[i].function
+                                                                                               : NULL;
     }
     return NULL;
 }

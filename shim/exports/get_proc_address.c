@@ -16,11 +16,11 @@ static void *const hooks[REAL_COUNT] = {
 #include "hooks.def"
 };
 
-static void *route(void *function, const void *caller)
+static void *route(void *function)
 {
     const enum real_symbol symbol = real_symbol_of(function);
 
-    return symbol == REAL_COUNT || real_is_next(symbol, caller) ? function : hooks[symbol];
+    return symbol == REAL_COUNT ? function : hooks[symbol];
 }
 
 EXPORT CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags)
@@ -28,7 +28,7 @@ EXPORT CUresult cuGetProcAddress(const char *symbol, void **function, int versio
     const CUresult result = real_next(cuGetProcAddress)(symbol, function, version, flags);
 
     if (!result && function && process_hooks_driver())
-        *function = route(*function, CALLER);
+        *function = route(*function);
     return result;
 }
 
@@ -38,6 +38,6 @@ EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **function, int ver
     const CUresult result = real_next(cuGetProcAddress_v2)(symbol, function, version, flags, status);
 
     if (!result && function && process_hooks_driver())
-        *function = route(*function, CALLER);
+        *function = route(*function);
     return result;
 }

@@ -37,15 +37,6 @@ bool real_is_loaded(const char *name)
     return loaded_path(name) != NULL;
 }
 
-/* True if the driver is behind us in the loader's order, as where the program is linked to it. Otherwise another
- * preload that defines functions of the driver may find none behind itself, and is natively not called. */
-static bool driver_is_in_order(void)
-{
-    void *handle = loaded_handle("libcuda.so.1");
-
-    return !handle || dlsym_real(RTLD_NEXT, "cuInit") == dlsym_real(handle, "cuInit");
-}
-
 /* The next definition of a hook; NULL: none. */
 static void *look_for(enum real_symbol symbol)
 {
@@ -53,9 +44,9 @@ static void *look_for(enum real_symbol symbol)
     void *function = dlsym_real(RTLD_NEXT, hook->name), *handle = NULL;
     const char *path;
 
-    if (hook->driver && (!function || !driver_is_in_order())) {
+    if (!function && hook->driver) {
         handle = loaded_handle("libcuda.so.1");
-    } else if (!hook->driver && !function) {
+    } else if (!function) {
         path = cudart_path();
         handle = path ? loaded_handle(path) : NULL;
     }
@@ -93,11 +84,6 @@ void *next_get(enum real_symbol symbol)
     void *function = atomic_load_explicit(&next[symbol], memory_order_acquire);
 
     return function ? function : look_for(symbol);
-}
-
-bool real_is_next(enum real_symbol symbol, const void *caller)
-{
-    return loaded_object(caller) == loaded_object(next_get(symbol));
 }
 
 void *real_find(enum real_symbol symbol)

@@ -43,10 +43,6 @@ enum real_symbol {
 
 void *real_find(enum real_symbol symbol);
 
-/* True if the code at this address is in the object that has the next definition: another preload behind us. It looks
- * for the function that it passes calls on to, and ours would call it again. */
-bool real_is_next(enum real_symbol symbol, const void *caller);
-
 /*
  * As real_next, for a function of the runtime as the code at this address would have called it: with several libcudart
  * in the process each object uses its own, with its own last error and state.

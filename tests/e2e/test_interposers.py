@@ -14,7 +14,6 @@ from e2e import BIN, LIB, SANITIZE, Case, app
 
 SECOND = BIN / "libsecond.so"
 OVER = BIN / "libdlsym_over.so"
-BEHIND = BIN / "libbehind.so"
 CHURN = "churn:200:100000"
 
 
@@ -62,19 +61,6 @@ class Second(Case):
         for preload in (f"{SECOND}:{LIB}", f"{LIB}:{SECOND}"):
             done = self.go(sys.executable, "-c", "print('x'); raise SystemExit(4)", preload=preload, rc=4)
             self.assertEqual((done.out, done.err), ("x\n", "second: 0 cudaMalloc, 0 cudaFree, some malloc\n"))
-
-
-class Behind(Case):
-    """Another preload, behind the library, that wraps functions of the driver, however it finds the next ones."""
-
-    def test_it_is_passed_by(self) -> None:
-        for how in ("next", "handle", "proc"):
-            for kind in ("shared", "static", "driver"):
-                with self.subTest(how, kind=kind):
-                    words = "alloc:7:4000000", "free:7", "capture", CHURN
-                    self.go(app(kind), *words, preload=str(BEHIND), BEHIND=how)
-                    done = self.go(app(kind), *words, preload=f"{LIB}:{BEHIND}", BEHIND=how, CUPOOL_LIMIT="8M")
-                    self.assertGreater(self.one_trace(done).total("bypassed"), 0)
 
 
 class Dlsym(Case):

@@ -206,14 +206,14 @@ MUTANTS = [
     Mutant("a request that is passed on is pooled further down", ["settings / Effects.test_limit"], [
         ("error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));", "error = real_runtime(cudaMalloc, CALLER)(ptr, size);")]),
     Mutant("cuGetProcAddress answers with the driver's functions", ["catch"], [
-        ("return symbol == REAL_COUNT || real_is_next(symbol, caller) ? function : hooks[symbol];", "return symbol || hooks[0] || caller ? function : NULL;")]),
+        ("return symbol == REAL_COUNT ? function : hooks[symbol];", "return symbol || hooks[0] ? function : NULL;")]),
     Mutant("dlsym answers for RTLD_NEXT", ["next preloaded"], [
         ("if (!name || handle == RTLD_NEXT || handle == RTLD_DEFAULT ||", "if (!name || handle == RTLD_DEFAULT ||")]),
 
     Mutant("dlsym: a driver in a namespace of its own is the first one", [
         "interposers / Dlsym.test_a_driver_in_a_namespace_of_its_own"], [("|| namespace == LM_ID_BASE);", "|| true);")]),
     Mutant("dlsym: UCX finds our functions among the driver's", ["world_preloads / Interposers.test_under_its_real_name"], [
-        ("&& !is_patcher(caller) &&", "&&")]),
+        (" && !is_patcher(caller) ? ", " ? ")]),
 
     # --- NCCL ---
     Mutant("NCCL: a communicator that could not shrink is used", ["nccl_rows / Rows.test_ends"], [

@@ -15,14 +15,6 @@ MUTANTS = [
     Mutant("the runtime's functions are looked for in the middle of a request", ["hang / Hang.test_a_constructor_that_waits_for_a_thread"], [
         ("driver_fill(handle); next_fill();", "driver_fill(handle); (void)next_fill;")]),
 
-    # --- another preload behind the library ---
-    Mutant("behind: it is called where it finds no driver", ["interposers / Behind.test_it_is_passed_by"], [
-        ("if (hook->driver && (!function || !driver_is_in_order()))", "if (hook->driver && !function)")]),
-    Mutant("behind: it gets our function from cuGetProcAddress", ["interposers / Behind.test_it_is_passed_by"], [
-        ("symbol == REAL_COUNT || real_is_next(symbol, caller) ?", "symbol == REAL_COUNT ?")]),
-    Mutant("behind: it gets our function from dlsym", ["interposers / Behind.test_it_is_passed_by"], [
-        ("&& !real_is_next(guards[i].symbol, caller)", "")]),
-
     # --- several cudarts ---
     Mutant("cudarts: the second one's functions are looked for in the middle of a call",
            ["world / Plugins.test_a_thread_that_calls_the_second_cudart"], [("next_fill_or(cudart_fill(caller));", "(void)cudart_fill; next_fill_or(NULL);")], 60),

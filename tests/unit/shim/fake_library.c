@@ -402,13 +402,6 @@ enum real_symbol real_symbol_of(const void *function)
     return REAL_COUNT;
 }
 
-bool real_is_next(enum real_symbol symbol, const void *caller)
-{
-    (void)symbol;
-    (void)caller;
-    return false;
-}
-
 const char *loaded_path(const char *prefix)
 {
     return NULL;
