@@ -74,8 +74,10 @@ int pool_free(uint64_t addr)
         return rc;
     pool = block->segment->pool;
     defers = atomic_load_explicit(&pool->shown.defers, memory_order_relaxed);
-    /* A block deferred while nothing may be ordered could not be had before that ends. */
-    if (defers && !pool->config.order->frozen(pool->config.arg) &&
+    /* A block deferred while nothing may be ordered could not be had before that ends. A device that is nearly full has
+     * no other memory for other sizes. */
+    if (defers && !atomic_load_explicit(&pool->shown.nearly_full, memory_order_relaxed) &&
+        !pool->config.order->frozen(pool->config.arg) &&
         block_defer(pool, block, /* in_any_case: */ false, /* freed: */ 0))
         return 0;
     if (defers || atomic_load_explicit(&pool->shown.deferring, memory_order_relaxed) || pool->config.order->fill) {
@@ -284,15 +286,6 @@ static bool flush_if_due(struct pool *pool, size_t size)
     return due;
 }
 
-/* Publish deferred blocks, see gathers_first. If not all earlier work has ended, the device waits for it, if this
- * thread has freed them all: natively the host would have waited. */
-static void flush_first(struct pool *pool)
-{
-    pool_flush(pool);
-    if (pool_deferred_by(pool) == POOL_DEFERRED_OWN && !pool->config.order->frozen(pool->config.arg))
-        order_and_publish(pool, NULL, POOL_ORDER_DEVICE);
-}
-
 /* No cached block serves the request. */
 static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr)
 {
@@ -304,7 +297,7 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
     if (config->capacity && requested > config->capacity)
         return -EAGAIN; /* no memory given back could make it fit */
     if (gathers_first(pool, size))
-        flush_first(pool);
+        pool_flush(pool);
     if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
         return 0;
     if (config->order->frozen(config->arg)) {

@@ -118,6 +118,16 @@ static bool takes_deferred(struct pool *pool, bool is_free)
             (is_free && !atomic_load_explicit(&pool->shown.frees_fail, memory_order_relaxed)));
 }
 
+/* As budget_widen, and what remains deferred is asked for from half of the budget on: see flush_if_due. */
+static void budget_after(struct pool *pool)
+{
+    if (!pool->config.deferred_min)
+        return;
+    budget_widen(pool);
+    atomic_store_explicit(&pool->shown.flush_from, atomic_load_explicit(&pool->shown.budget, memory_order_relaxed) / 2,
+                          memory_order_relaxed);
+}
+
 /* Publish the blocks of pool_free_async whose work has ended. */
 static void publish_async(struct pool *pool)
 {
@@ -134,6 +144,8 @@ static void publish_async(struct pool *pool)
     rc = taken && order->fill ? fill(pool, lists, MAGAZINES) : 0;
     for (unsigned int i = 0; i < taken; i++)
         list_publish(pool, &pool->magazines[i], lists[i], /* own: */ false, rc);
+    if (taken && !rc)
+        budget_after(pool);
     atomic_fetch_sub(&pool->shown.asking, 1);
     atomic_fetch_sub(&pool->shown.ordering, 1);
 }
@@ -178,12 +190,8 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
         atomic_fetch_sub(&pool->shown.asking, how == POOL_ORDER_ASK);
         atomic_fetch_sub(&pool->shown.ordering, 1);
     }
-    if (rc == 0 && pool->config.deferred_min) { /* fewer bytes are deferred now: see flush_if_due */
-        budget_widen(pool);
-        atomic_store_explicit(&pool->shown.flush_from,
-                              atomic_load_explicit(&pool->shown.budget, memory_order_relaxed) / 2,
-                              memory_order_relaxed);
-    }
+    if (rc == 0)
+        budget_after(pool);
     if (block && atomic_load_explicit(&pool->shown.frees_fail, memory_order_relaxed) != (rc != 0))
         atomic_store_explicit(&pool->shown.frees_fail, rc != 0, memory_order_relaxed);
     if (block)

@@ -91,8 +91,8 @@ static bool streak_ends(const struct pool *pool, struct magazine *magazine, size
 
     magazine->streak = hits == magazine->hits_at_start ? magazine->streak + 1 : 1;
     magazine->hits_at_start = hits;
-    if (gathers_first(pool, size))
-        return magazine->cached_count || atomic_load_explicit(&pool->shown.deferring, memory_order_relaxed);
+    if (gathers_first(pool, size) && magazine->cached_count >= STREAK)
+        magazine->streak = STREAK;
     return magazine->streak % STREAK == 0 && (magazine->streak == STREAK || magazine->cached_count);
 }
 
@@ -139,7 +139,7 @@ int shards_take(struct pool *pool, size_t size, size_t requested, bool refused, 
     int rc;
 
     locks_take(pool);
-    if (!refused && own->streak % STREAK && !gathers_first(pool, size))
+    if (!refused && own->streak % STREAK)
         block = find(pool, own, size, /* all: */ false);
     if (!block) {
         coalesce_all(pool);

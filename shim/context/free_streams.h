@@ -63,7 +63,7 @@ _Atomic(CUevent) *free_streams_begin(struct free_streams *streams, CUstream stre
 void free_streams_end(struct free_streams *streams, const struct free_mark *mark);
 /* A stream is about to be destroyed; stream is its handle. */
 void free_streams_gone(struct free_streams *streams, const void *stream);
-/* The generation of frees whose events have been recorded by now. */
+/* The newest generation: a free whose event has been recorded belongs to this one or to one before. */
 uint64_t free_streams_generation(struct free_streams *streams);
 /* The last generation whose events have been reached. The context has been entered. */
 uint64_t free_streams_ask(struct free_streams *streams, const struct real_driver *driver);

@@ -192,7 +192,7 @@ static CUresult event_behind(const struct real_driver *driver, CUstream stream, 
 static CUresult stream_wait(const struct context *context, const struct context *other, CUstream stream)
 {
     const struct real_driver *driver = context->driver;
-    const uint64_t limit = now_ns() + FOREIGN_WAIT_NS;
+    uint64_t limit = now_ns() + FOREIGN_WAIT_NS;
     CUresult result;
     CUevent event;
 
@@ -206,6 +206,7 @@ static CUresult stream_wait(const struct context *context, const struct context 
         result = event_behind(driver, stream, &event);
     if (result)
         return result;
+    limit = now_ns() + FOREIGN_WAIT_NS;
     for (unsigned int i = 0; (result = context_event_ask(context, event)) == CUDA_ERROR_NOT_READY && now_ns() < limit;
          i++)
         lock_relax(i);
@@ -257,6 +258,10 @@ static bool mark_free(struct context *context, CUstream stream)
         atomic_load(&context->freeing))
         return false;
     event = free_streams_begin(&context->free_streams, stream, thread, &mark);
+    if (!event) { /* entries are given back by a question, which nobody may have asked for long */
+        (void)order_freed_async_ended(context);
+        event = free_streams_begin(&context->free_streams, stream, thread, &mark);
+    }
     if (!event)
         return false;
     if (!atomic_load(event))

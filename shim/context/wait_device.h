@@ -41,8 +41,8 @@ CUresult context_wait_all(uint64_t limit, bool *ret_late);
 CUresult context_wait_primaries(void);
 
 /* If the stream belongs to another context, wait for it on the host, for a second at most. CUDA_ERROR_INVALID_HANDLE:
- * it is no stream; another error: its work has not ended. CUDA_SUCCESS: memory can be freed on it; *ret_is_marked: an event
- * of free_streams.h is recorded on it. */
+ * it is no stream; another error: its work has not ended. CUDA_SUCCESS: memory can be freed on it; *ret_is_marked: an
+ * event of free_streams.h is recorded on it. */
 CUresult context_wait_foreign(struct context *context, CUstream stream, bool *ret_is_marked);
 
 #endif

@@ -34,8 +34,8 @@
 /* The longest time that exit waits for the thread's current CUDA call, and how often it looks, in nanoseconds. */
 #define EXIT_WAIT_NS 2000000000u
 #define EXIT_NAP_NS  20000u
-/* The interval, in nanoseconds, at which the thread checks whether all of the program's threads have ended, and once
- * the first one ends. */
+/* The interval, in nanoseconds, at which the thread checks whether all of the program's threads have ended, and the
+ * first one once the first thread ends, which then doubles. */
 #define LOOK_NS       1000000000u
 #define LOOK_OFTEN_NS 20000000u
 /* The descriptors that the jobs have polled: the neighbours' for each device, cupool-ctl's, and importers'. */
@@ -152,7 +152,8 @@ static void *run(void *arg)
     const uint64_t seconds = conf_get()->decay.number;
     const bool off = seconds == UINT64_MAX;
     const uint64_t tick_ns = off ? 1000000000 : seconds ? seconds * 1000000000 / DECAY_TICKS : 100000000;
-    uint64_t tick = now_ns() + tick_ns, look = now_ns() + LOOK_NS, now, next, look_ns;
+    uint64_t tick = now_ns() + tick_ns, look = now_ns() + LOOK_NS, now, next;
+    uint64_t often_ns = LOOK_OFTEN_NS, look_ns;
 
     (void)arg;
     /* All calls made from here are our own. */
@@ -171,7 +172,7 @@ static void *run(void *arg)
             context_decay_all(off ? 0 : DECAY_TICKS - 1);
             tick = now_ns() + tick_ns;
         }
-        look_ns = atomic_load(&background.first_ends) ? LOOK_OFTEN_NS : LOOK_NS;
+        look_ns = atomic_load(&background.first_ends) ? often_ns : LOOK_NS;
         if (now >= look || look - now > look_ns) {
             if (is_left_alone()) {
                 jobs_end();
@@ -179,6 +180,8 @@ static void *run(void *arg)
                 break;
             }
             look = now + look_ns;
+            if (look_ns < LOOK_NS)
+                often_ns = 2 * often_ns < LOOK_NS ? 2 * often_ns : LOOK_NS;
         }
         next = tick < look ? tick : look;
         for (const struct background_job *job = background_jobs; job->tick; job++) {

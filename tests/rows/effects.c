@@ -253,17 +253,28 @@ int effect_counts_idle(const struct expectation *e)
 }
 
 static struct {
-    const struct row *info;
+    const struct row *info, *free;
+    CUdeviceptr ptr;
     int error;
     bool asked;
 } question;
 
-/* The free memory is asked about, and with it whether the work before a deferred free is over. */
+/* A block is freed, which gets no event beside the driver's call. Then the free memory is asked about, and with it
+ * whether the work before a deferred free is over. */
 static void question_ask(void)
 {
     const unsigned long recorded = simgpu_count("cuCtxRecordEvent");
+    const __typeof__(given) outer = given;
 
-    question.error = row_call(question.info);
+    question.error = 0;
+    if (question.ptr) {
+        given.ptr = question.ptr;
+        given.stream = CU_STREAM_PER_THREAD;
+        question.ptr = 0;
+        question.error = row_call(question.free);
+    }
+    question.error |= row_call(question.info);
+    given = outer;
     question.asked = simgpu_count("cuCtxRecordEvent") != recorded;
 }
 
@@ -271,10 +282,9 @@ static void question_ask(void)
 int effect_waits(const struct expectation *e)
 {
     question.info = row_like(e->row, "cuMemGetInfo_v2", "cudaMemGetInfo");
-    given.ptr = memory_take(1000);
-    CHECK(given.ptr);
-    given.stream = CU_STREAM_PER_THREAD; /* one that has no event of its own to ask for */
-    OK(row_call(row_like(e->row, "cuMemFreeAsync", "cudaFreeAsync")));
+    question.free = row_like(e->row, "cuMemFreeAsync", "cudaFreeAsync");
+    question.ptr = memory_take(1000);
+    CHECK(question.ptr);
     given_reset();
     question.error = -1;
     simgpu_before(*e->settings ? e->settings : e->row->symbol, question_ask);

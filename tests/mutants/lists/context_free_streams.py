@@ -22,6 +22,8 @@ MUTANTS = [
         ("if (streams->ended == streams->generation - 1) streams->generation++;", "if (streams->generation == 1) streams->generation++;")]),
     Mutant("the newest generation is closed before the one before has ended", ["shim_free_streams"], [
         ("if (streams->ended == streams->generation - 1) streams->generation++;", "streams->generation++;")]),
+    Mutant("nobody asks for entries that could be given back", ["shim_free_streams"], [
+        ("(void)order_freed_async_ended(context); event =", "event =")]),
     Mutant("an entry stays its stream's for good", ["shim_free_streams"], [
         ("streams->at[i].used[generation % 2] = false;", "(void)i;")]),
     Mutant("an answer that comes late forgets the events of the next generation", ["shim_free_streams"], [

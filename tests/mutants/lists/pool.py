@@ -137,7 +137,7 @@ MUTANTS = [
     Mutant("after a free that failed beside a capture none publishes deferred blocks", ["deferred"], [
         ("atomic_store_explicit(&pool->shown.frees_fail, rc != 0,", "atomic_store_explicit(&pool->shown.frees_fail, true,")]),
     Mutant("relaxed: frees are deferred during a capture", ["oom static relaxed beside a capture"], [
-        ("if (defers && !pool->config.order->frozen(pool->config.arg) && block_defer(", "if (defers && block_defer(")]),
+        ("!pool->config.order->frozen(pool->config.arg) && block_defer(", "if (defers && block_defer(")]),
     Mutant("the device waits for nothing after another call has taken the deferred blocks", ["order"], [
         ("size_set(&magazine->deferred_bytes, 0); magazine_unlock(magazine); } return any ? count : 0;", "return count;")]),
     Mutant("deferred frees in another magazine count as one's own", ["order"], [
@@ -269,9 +269,7 @@ MUTANTS = [
     Mutant("a nearly full card puts larger small blocks between cached ones", ["shards"], [
         ("return size >= GATHERS_MIN && size < LARGE_MIN &&", "return size >= GATHERS_MIN && size < 0 &&")]),
     Mutant("a nearly full card puts larger small blocks between deferred ones", ["shards"], [
-        ("if (gathers_first(pool, size)) flush_first(pool);", "")]),
-    Mutant("the device is not made to wait for deferred blocks where a card is nearly full", ["shards"], [
-        ("if (pool_deferred_by(pool) == POOL_DEFERRED_OWN && !pool", "if (0 && !pool")]),
+        ("defers && !atomic_load_explicit(&pool->shown.nearly_full, memory_order_relaxed) &&", "defers &&")]),
     Mutant("cached blocks are coalesced before the program has gone on to other sizes", ["shards"], [
         ("#define STREAK 16u", "#define STREAK 3u")]),
     Mutant("a block is handed out that is too small", ["bins", "pool"], [

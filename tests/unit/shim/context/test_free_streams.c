@@ -134,6 +134,18 @@ READY_CASE(test_many_streams, .environment = ORDERED)
     assert_true(noted(context, (CUstream)&streams[FREE_STREAMS_MAX]));
 }
 
+/* Entries whose events have been reached serve others though nobody has asked. */
+READY_CASE(test_full, .environment = ORDERED)
+{
+    static struct fake_stream streams[FREE_STREAMS_MAX];
+
+    for (unsigned int i = 0; i < FREE_STREAMS_MAX; i++)
+        assert_true(noted(context, (CUstream)&streams[i]));
+    work();
+    freed_on(context, 0, 3 * MIB);
+    assert_int_equal(idle_after_flush(context), 4 * MIB);
+}
+
 /* The handle means another stream on each thread. */
 READY_CASE(test_per_thread, .environment = ORDERED)
 {
