@@ -98,30 +98,29 @@ BT_TEST(many_streams)
     return end();
 }
 
-/* Freed again and again on a stream that never comes to its last free; only one block waits for it at a time. */
-BT_TEST(on_a_busy_stream)
+/* Freed on two streams in turn, one of which always has work before its free: memory of the other one is there. */
+BT_TEST(in_turn_on_busy_streams)
 {
     static int gates[24];
-    cudaEvent_t reached[2];
+    cudaStream_t streams[2];
     void *block;
 
     TRY(begin());
+    streams[0] = all.stream;
+    OK(cudaStreamCreateWithFlags(&streams[1], cudaStreamNonBlocking));
     TRY(work());
-    for (int i = 0; i < 2; i++)
-        OK(cudaEventCreateWithFlags(&reached[i], cudaEventDisableTiming));
     for (int i = 0; i < 24; i++) {
         OK(cudaMalloc(&block, all.free / 8));
-        OK(all.kernel(all.stream, &gates[i], LONG_US));
-        OK(cudaFreeAsync(block, all.stream));
-        OK(cudaEventRecord(reached[i % 2], all.stream));
+        OK(all.kernel(streams[i % 2], &gates[i], LONG_US));
+        OK(cudaFreeAsync(block, streams[i % 2]));
         if (i) {
             __atomic_store_n(&gates[i - 1], 1, __ATOMIC_SEQ_CST);
-            OK(cudaEventSynchronize(reached[(i - 1) % 2]));
+            OK(cudaStreamSynchronize(streams[(i - 1) % 2]));
         }
     }
     __atomic_store_n(&gates[23], 1, __ATOMIC_SEQ_CST);
-    for (int i = 0; i < 2; i++)
-        OK(cudaEventDestroy(reached[i]));
+    OK(cudaStreamSynchronize(streams[1]));
+    OK(cudaStreamDestroy(streams[1]));
     return end();
 }
 

@@ -15,7 +15,7 @@ MUTANTS = [
         ("streams->at[i].gone = true;", "(void)i;")]),
     Mutant("an event that is being recorded counts as recorded", ["shim_free_streams"], [
         ("if (at->recording[part]) return false;", "")]),
-    Mutant("a stream has one event, which a busy one never reaches", ["shim_free_streams", "freed_async static preloaded / on_a_busy_stream"], [
+    Mutant("a stream has one event, which a busy one never reaches", ["shim_free_streams", "freed_async static preloaded / in_turn_on_busy_streams"], [
         ("part = streams->generation % 2;", "part = 0;"), ("reached = events_of(streams, closed % 2,", "reached = events_of(streams, 0,"),
         ("streams->at[i].used[generation % 2] = false;", "streams->at[i].used[0] = false;")]),
     Mutant("the newest generation is never closed", ["shim_free_streams"], [
