@@ -84,18 +84,16 @@ ptrdiff_t handed_most(const struct pool *pool)
     return most;
 }
 
-/* A pool is nearly full when the device could give less than this part of its memory beyond what the pool holds, or
- * less than the deferred-free budget. */
+/* A pool is nearly full when the device could give less than this part of its memory beyond what the pool holds. */
 #define NEARLY_FULL_PART 8
 
 void held_add(struct pool *pool, ptrdiff_t more)
 {
-    const size_t capacity = pool->config.capacity, budget = size_value(&pool->shown.budget_max);
-    const size_t margin = budget > capacity / NEARLY_FULL_PART ? budget : capacity / NEARLY_FULL_PART;
+    const size_t capacity = pool->config.capacity;
 
     pool->stats.held += (size_t)more;
-    atomic_store_explicit(&pool->shown.nearly_full, capacity && pool->stats.held + margin > capacity,
-                          memory_order_relaxed);
+    atomic_store_explicit(&pool->shown.nearly_full,
+                          capacity && pool->stats.held > capacity - capacity / NEARLY_FULL_PART, memory_order_relaxed);
 }
 
 void used_add(struct pool *pool, struct segment *segment, size_t size)

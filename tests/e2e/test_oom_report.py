@@ -153,11 +153,11 @@ class Numbers(Base):
     def test_capture(self) -> None:
         """Memory freed before a capture, under work that is not over, cannot go back before its end, unless the free was put in
         order; and the library calls no driver function then."""
-        words = (f"many:60:{MIB}", *(f"free:{i}" for i in range(60)), "begin", f"alloc:{30 * MIB}", "end")
+        words = (f"many:48:{MIB}", *(f"free:{i}" for i in range(48)), "begin", f"alloc:{30 * MIB}", "end")
         event = self.oom(*words, CUPOOL_FREE="relaxed", CUPOOL_SLACK="100", SIMGPU_FAULT="cuEventQuery:1+:600")
         self.assertEqual((event["pending"] + event["idle"], event["live"], event["why"], event["device_total"]),
-                         (60 * MIB, 0, "capture", 0))
-        self.assertGreater(event["pending"], 30 * MIB)
+                         (48 * MIB, 0, "capture", 0))
+        self.assertGreater(event["pending"], 24 * MIB)
         self.assertEqual(self.one_trace(self.report(*words)).of("oom"), [])
 
     def test_the_driver_has_as_much(self) -> None:
