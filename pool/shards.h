@@ -15,9 +15,10 @@
 bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, size_t requested, uint64_t *ret_addr);
 #define GATHERS_MIN ((size_t)128 << 10)
 /*
- * True if deferred blocks are published, if possible, and all cached ones coalesced before a small request of this size
- * looks for free memory: those from GATHERS_MIN on while the pool is nearly full. A block put between smaller free
- * ones would keep up to 2 MiB from others for as long as it lives, and the device has nothing else for those.
+ * True for a small request from GATHERS_MIN on while the pool is nearly full. Before it looks for free memory, deferred
+ * blocks whose work is over are published, and if the magazine has many cached blocks, all cached ones are coalesced. A
+ * block put between smaller free ones would keep up to 2 MiB from others for as long as it lives, and the device has
+ * nothing else for those.
  */
 static inline bool gathers_first(const struct pool *pool, size_t size)
 {

@@ -34,8 +34,9 @@
 /* The longest time that exit waits for the thread's current CUDA call, and how often it looks, in nanoseconds. */
 #define EXIT_WAIT_NS 2000000000u
 #define EXIT_NAP_NS  20000u
-/* The interval, in nanoseconds, at which the thread checks whether all of the program's threads have ended, and the
- * first one once the first thread ends, which then doubles. */
+/* LOOK_NS: the interval, in nanoseconds, at which the thread checks whether all of the program's threads have ended.
+ * Once the program's first thread has ended the interval is LOOK_OFTEN_NS, and doubles with each check up to LOOK_NS.
+ */
 #define LOOK_NS       1000000000u
 #define LOOK_OFTEN_NS 20000000u
 /* The descriptors that the jobs have polled: the neighbours' for each device, cupool-ctl's, and importers'. */
