@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 from typing import IO
 
-from e2e import BIN, MIB, TIMEOUT, Case, full_pipe
+from e2e import BIN, MIB, TIMEOUT, Case, full_pipe, tool
 
 REFUSED = f"alloc:{100 * MIB}"
 # A log at the limit; the simulated GPU's memory is a file as well, and below it.
@@ -79,9 +79,8 @@ class Stderr(Case):
     def test_a_terminal_that_stops_those_behind(self) -> None:
         """A job in the background of a terminal that lets none of these write."""
         import fcntl
-        import pty
         import termios
-        ours, theirs = pty.openpty()
+        ours, theirs = tool.terminal()
         child = subprocess.Popen(["sh", "-mc", 'stty tostop && { "$@" & } && wait $!', "sh", BIN / "report_shared", "alloc:4096", REFUSED],
                                  env=self.env(SIMGPU_MEMORY="64M"), cwd=self.folder(), stdin=theirs, stdout=subprocess.PIPE, stderr=theirs,
                                  start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0), text=True)

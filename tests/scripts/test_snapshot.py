@@ -3,7 +3,6 @@
 
 import json
 import os
-import pty
 import subprocess
 import sys
 import unittest
@@ -12,6 +11,7 @@ from unittest import mock
 from conversions import T0, TRACES, ConvertCase, Run, of, without_allocs
 from formats import Snapshot
 from made_traces import BASE, MIB, TOOL, Event, ev, good, header
+from tool import terminal
 
 from cupool_trace import to_pytorch
 
@@ -141,7 +141,7 @@ class ToPytorch(ConvertCase):
             self.assertEqual(s.before, [({}, {})])
 
     def test_not_to_a_terminal(self) -> None:
-        main, side = pty.openpty()
+        main, side = terminal()
         try:
             done = subprocess.run([sys.executable, str(TOOL), "to-pytorch", self.write(good())], stdout=side,
                                   stderr=subprocess.PIPE)

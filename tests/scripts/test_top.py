@@ -7,7 +7,6 @@ Not here: what the library writes; the traces are made here.
 import gzip
 import json
 import os
-import pty
 import re
 import select
 import signal
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from made_traces import BASE, MIB, ROOT, TOOL, Case, Event, ev, good, header, text
+from tool import terminal
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from cupool_trace import top  # noqa: E402
@@ -272,7 +272,7 @@ class Live(Case):
 
     def test_terminal(self) -> None:
         path = self.write(good()[:3])
-        main, other = pty.openpty()
+        main, other = terminal()
         self.addCleanup(os.close, main)
         child = self.start(path, stdout=other)
         os.close(other)
@@ -286,7 +286,7 @@ class Live(Case):
         self.assertEqual(child.wait(30), 130)
 
     def test_dumb_terminal(self) -> None:
-        main, other = pty.openpty()
+        main, other = terminal()
         self.addCleanup(os.close, main)
         child = self.start(self.write(good()), stdout=other, term="dumb")
         os.close(other)

@@ -6,12 +6,14 @@ Tests of the start of the tool, and tests that feed it, start scripts/cupool-tra
 """
 
 import os
+import pty
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import traceback
+import unittest
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -67,3 +69,11 @@ def run(*args: object, stdin: Optional[bytes] = None, seconds: int = 60, env: "O
         out.seek(0)
         err.seek(0)
         return subprocess.CompletedProcess(words, status, out.read().decode(), err.read().decode())
+
+
+def terminal() -> "tuple[int, int]":
+    """A pseudo-terminal's two ends, for a test that needs one."""
+    try:
+        return pty.openpty()
+    except OSError as e:  # an empty system may have no /dev/pts
+        raise unittest.SkipTest(f"no pseudo-terminal: {e}")
