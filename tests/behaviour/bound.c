@@ -7,9 +7,8 @@
  * the driver is the sum of live blocks, from 2 MiB on in whole units. A thread that frees would natively wait with
  * that block still in use: so much is allowed for each other thread.
  */
-#include "behaviour.h"
+#include "work.h"
 
-#include <dlfcn.h>
 #include <stdatomic.h>
 
 #define UNIT        (2 * BT_MIB)
@@ -20,8 +19,6 @@ static struct {
     size_t live, peak, largest; /* what the driver alone would have in use; the largest block */
     size_t base, slack;         /* in use before the test; what relaxed may defer */
     CUresult (*info)(size_t *, size_t *);
-    int (*kernel)(void *, const int *, unsigned int);
-    void *work; /* for the device to fill, where there is no such kernel */
     unsigned int threads;
     atomic_uint violations;
     _Atomic size_t most;
@@ -47,16 +44,12 @@ static int begin(unsigned int threads)
 
     CHECK(driver);
     all.info = (CUresult(*)(size_t *, size_t *))dlsym(driver, "cuMemGetInfo_v2");
-    all.kernel = (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel");
+    TRY(bt_work_begin());
     CHECK(all.info);
-    if (!all.work)
-        OK(cudaMalloc(&all.work, 64 * BT_MIB));
     OK(cudaDeviceSynchronize());
-    if (!all.base) {
-        all.base = in_use() - 64 * BT_MIB;
-        all.peak = native(64 * BT_MIB);
-    }
-    all.live = native(64 * BT_MIB);
+    if (!all.base)
+        all.base = in_use();
+    all.live = 0;
     all.largest = 0;
     all.slack = policy && !strcmp(policy, "relaxed") ? 64 * BT_MIB : 0;
     all.threads = threads;
@@ -68,11 +61,7 @@ static int begin(unsigned int threads)
 /* Device work that takes about so long. */
 static int work(cudaStream_t stream, unsigned int us)
 {
-    if (all.kernel)
-        OK(all.kernel(stream, NULL, us));
-    for (unsigned int i = 0; !all.kernel && i < us; i += 25)
-        OK(cudaMemsetAsync(all.work, (int)i, 64 * BT_MIB, stream));
-    return 0;
+    return bt_work(stream, NULL, us);
 }
 
 /* With the lock. */

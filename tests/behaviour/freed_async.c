@@ -3,16 +3,13 @@
  * freed_async.c - cudaMalloc's memory that was freed by cudaFreeAsync, beside work on another stream that does not end:
  * natively it is there once its own stream has come to the free, and nothing waits for the other stream. Memory that
  * was idle before that work is there, too.
- *
- * On real GPUs such work would take a kernel; there the program skips itself.
  */
-#include "behaviour.h"
+#include "work.h"
 
 /* No test comes to the end of this, which is less than a thread waits for its own frees. */
 #define LONG_US 20000000u
 
 static struct {
-    int (*kernel)(void *, const int *, unsigned int);
     int release;
     cudaStream_t busy, stream;
     size_t free;
@@ -22,22 +19,18 @@ static int begin(void)
 {
     size_t total;
 
-    OK(cudaFree(NULL)); /* the driver is loaded */
-    all.kernel = (int (*)(void *, const int *, unsigned int))bt_driver("simgpu_kernel");
-    if (!all.kernel)
-        SKIP("only the simulated GPU has such work");
+    TRY(bt_work_begin());
     OK(cudaStreamCreateWithFlags(&all.busy, cudaStreamNonBlocking));
     OK(cudaStreamCreateWithFlags(&all.stream, cudaStreamNonBlocking));
     OK(cudaDeviceSynchronize());
     OK(cudaMemGetInfo(&all.free, &total));
-    __atomic_store_n(&all.release, 0, __ATOMIC_SEQ_CST);
+    bt_work_reset(&all.release);
     return 0;
 }
 
 static int work(void)
 {
-    OK(all.kernel(all.busy, &all.release, LONG_US));
-    return 0;
+    return bt_work(all.busy, &all.release, LONG_US);
 }
 
 /* The work has gone on until now. */
@@ -45,7 +38,7 @@ static int end(void)
 {
     const cudaError_t busy = cudaStreamQuery(all.busy);
 
-    __atomic_store_n(&all.release, 1, __ATOMIC_SEQ_CST);
+    bt_work_end(&all.release);
     OK(cudaDeviceSynchronize());
     OK(cudaStreamDestroy(all.busy));
     OK(cudaStreamDestroy(all.stream));
@@ -111,14 +104,14 @@ BT_TEST(in_turn_on_busy_streams)
     TRY(work());
     for (int i = 0; i < 24; i++) {
         OK(cudaMalloc(&block, all.free / 8));
-        OK(all.kernel(streams[i % 2], &gates[i], LONG_US));
+        TRY(bt_work(streams[i % 2], &gates[i], LONG_US));
         OK(cudaFreeAsync(block, streams[i % 2]));
         if (i) {
-            __atomic_store_n(&gates[i - 1], 1, __ATOMIC_SEQ_CST);
+            bt_work_end(&gates[i - 1]);
             OK(cudaStreamSynchronize(streams[(i - 1) % 2]));
         }
     }
-    __atomic_store_n(&gates[23], 1, __ATOMIC_SEQ_CST);
+    bt_work_end(&gates[23]);
     OK(cudaStreamSynchronize(streams[1]));
     OK(cudaStreamDestroy(streams[1]));
     return end();
@@ -214,7 +207,7 @@ static int free_behind_other(cudaStream_t busy, cudaStream_t stream, bool waits)
     void *block, *other;
 
     OK(cudaMalloc(&block, 8 * BT_MIB));
-    OK(all.kernel(busy, &all.release, LONG_US));
+    TRY(bt_work(busy, &all.release, LONG_US));
     if (waits) {
         OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
         OK(cudaEventRecord(event, busy));
@@ -224,7 +217,7 @@ static int free_behind_other(cudaStream_t busy, cudaStream_t stream, bool waits)
     OK(cudaFreeAsync(block, stream));
     OK(cudaMalloc(&other, 8 * BT_MIB));
     CHECK(other != block);
-    __atomic_store_n(&all.release, 1, __ATOMIC_SEQ_CST);
+    bt_work_end(&all.release);
     OK(cudaFree(other));
     OK(cudaDeviceSynchronize());
     return 0;
@@ -258,13 +251,14 @@ BT_TEST(behind_another_devices_legacy_stream)
     TRY(begin());
     OK(cudaMalloc(&block, all.free / 8 * 5));
     OK(cudaSetDevice(1));
+    TRY(bt_work_begin());
     OK(cudaStreamCreate(&blocking));
-    OK(all.kernel(NULL, &all.release, LONG_US));
+    TRY(bt_work(NULL, &all.release, LONG_US));
     OK(cudaFreeAsync(block, blocking));
     OK(cudaSetDevice(0));
     EXPECT(cudaMalloc(&other, all.free / 8 * 5), cudaErrorMemoryAllocation);
     LAST(cudaErrorMemoryAllocation);
-    __atomic_store_n(&all.release, 1, __ATOMIC_SEQ_CST);
+    bt_work_end(&all.release);
     OK(cudaSetDevice(1));
     OK(cudaDeviceSynchronize());
     OK(cudaStreamDestroy(blocking));

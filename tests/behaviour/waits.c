@@ -4,8 +4,6 @@
  * call, lets it end, so a call that waits for that work never returns. cudaMemGetInfo returns at once, natively too. A
  * request natively waits with the cudaFree (probe: busy.stalled), and does not where that has returned. And a request
  * that natively waits for this thread's own work, and one that natively waits for nothing.
- *
- * On real GPUs such work would take a kernel; there the program skips itself.
  */
 #include "waits.h"
 
@@ -35,14 +33,15 @@ BT_TEST(refused_request)
     if (!bt_preloaded())
         SKIP("natively a request waits for another thread's cudaFree");
     OK(cudaMemGetInfo(&avail, &total));
-    rest = 256 * BT_MIB;
+    /* Where less than 1/128 of the device is left, the other thread's cudaFree waits as natively. */
+    rest = total / 256 / BT_MIB * BT_MIB * 8;
     OK(cudaMalloc(&ballast, avail / (2 * BT_MIB) * (2 * BT_MIB) - rest));
-    TRY(begin(&thread, 160 * BT_MIB, 0));
-    error = cudaMalloc(&p, 224 * BT_MIB);
+    TRY(begin(&thread, rest / 8 * 5, 0));
+    error = cudaMalloc(&p, rest / 8 * 7);
     (void)cudaGetLastError();
     TRY(end(&thread));
     EXPECT(error, cudaErrorMemoryAllocation);
-    OK(cudaMalloc(&p, 224 * BT_MIB));
+    OK(cudaMalloc(&p, rest / 8 * 7));
     OK(cudaFree(p));
     OK(cudaFree(ballast));
     return 0;
@@ -73,16 +72,15 @@ BT_TEST(own_work)
     size_t avail, total;
     int count = 0;
 
-    if (!kernel_find())
-        SKIP("only the simulated GPU has such work");
-    __atomic_store_n(&release, 0, __ATOMIC_SEQ_CST);
+    TRY(bt_work_begin());
+    bt_work_reset(&release);
     OK(cudaMemGetInfo(&avail, &total));
     OK(cudaMalloc(&ballast, (avail - 128 * size) / (2 * BT_MIB) * (2 * BT_MIB)));
     do
         OK(cudaMalloc(&blocks[count++], size));
     while (!cudaMemGetInfo(&avail, &total) && avail >= 2 * size && count < 256);
     CHECK(count > 64 && count < 256);
-    OK(kernel(NULL, &release, OWN_US));
+    TRY(bt_work(NULL, &release, OWN_US));
     OK(cudaFree(blocks[1]));
     OK(cudaFree(blocks[3]));
     OK(cudaMalloc(&p, 2 * size));
@@ -127,10 +125,9 @@ static int freed_by_stream(const void *arg)
     cudaError_t busy;
     int rc;
 
-    if (!kernel_find())
-        SKIP("only the simulated GPU has such work");
+    TRY(bt_work_begin());
     TRY(bt_usable(4096));
-    __atomic_store_n(&release, 0, __ATOMIC_SEQ_CST);
+    bt_work_reset(&release);
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     OK(cudaMemGetInfo(&avail, &total));
     OK(cudaMalloc(&ballast, avail / (2 * BT_MIB) * (2 * BT_MIB) - 256 * BT_MIB));
@@ -139,12 +136,12 @@ static int freed_by_stream(const void *arg)
     OK(cudaMemGetInfo(&before, &total));
     OK(cudaFreeAsync(p, stream));
     OK((*wait)());
-    OK(kernel(stream, &release, LONG_US));
+    TRY(bt_work(stream, &release, LONG_US));
     OK(cudaMemGetInfo(&after, &total));
     rc = bt_thread_start(&thread, asking_main, &wanted);
     rc = rc ? rc : bt_thread_join(&thread);
     busy = cudaStreamQuery(stream);
-    __atomic_store_n(&release, 1, __ATOMIC_SEQ_CST);
+    bt_work_end(&release);
     OK(cudaDeviceSynchronize());
     OK(cudaStreamDestroy(stream));
     OK(cudaFree(ballast));
@@ -166,15 +163,22 @@ static void *pooled; /* the library serves no miss while a stream captures */
 
 static int thing_get(enum thing thing, void **ret)
 {
+    const CUDA_ARRAY_DESCRIPTOR flat = {BT_KIB, BT_KIB, CU_AD_FORMAT_FLOAT, 1};
+    const CUDA_ARRAY3D_DESCRIPTOR deep = {BT_KIB, BT_KIB, 0, CU_AD_FORMAT_FLOAT, 1, 0};
     size_t pitch;
 
-    *ret = &stream; /* for what the simulated GPU does not have */
+    *ret = &stream; /* for the arrays that the simulated GPU does not have */
     if (thing == POOLED)
         *ret = pooled;
     else if (thing == PITCHED)
         OK(cudaMallocPitch(ret, &pitch, BT_KIB, BT_KIB));
     else if (thing == PINNED)
         OK(cudaMallocHost(ret, BT_MIB));
+    else if (thing == ARRAY && !bt_works.simulated)
+        OK(((CUresult(*)(void **, const CUDA_ARRAY_DESCRIPTOR *))bt_driver("cuArrayCreate_v2"))(ret, &flat));
+    else if (thing == MIPMAPPED && !bt_works.simulated)
+        OK(((CUresult(*)(void **, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned int))bt_driver("cuMipmappedArrayCreate"))(
+            ret, &deep, 2));
     else if (thing == REGISTERED)
         CHECK((*ret = aligned_alloc(4096, 4096)) && !cudaHostRegister(*ret, 4096, cudaHostRegisterDefault));
     return 0;
@@ -211,7 +215,7 @@ static int passing_main(void *arg)
 
     OK(cudaFree(NULL)); /* the thread has a context */
     TRY(thing_get(beside->thing, &p));
-    OK(kernel(NULL, &release, LONG_US));
+    TRY(bt_work(NULL, &release, LONG_US));
     atomic_store(&launched, 1);
     OK(thing_put(beside->thing, p));
     if (beside->thing == REGISTERED)
@@ -224,7 +228,7 @@ static int passing_begin(struct bt_thread *thread, const struct beside *beside)
 {
     cudaGraph_t graph;
 
-    __atomic_store_n(&release, 0, __ATOMIC_SEQ_CST);
+    bt_work_reset(&release);
     atomic_store(&launched, 0);
     if (beside->captures)
         OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
@@ -247,8 +251,7 @@ static int beside_driver(const void *arg)
     cudaError_t busy, refused;
     struct bt_thread thread;
 
-    if (!kernel_find())
-        SKIP("only the simulated GPU has such work");
+    TRY(bt_work_begin());
     TRY(bt_usable(4096));
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     OK(cudaMemGetInfo(&avail, &total));
@@ -267,7 +270,7 @@ static int beside_driver(const void *arg)
     OK(cudaMemGetInfo(&avail, &total));
     refused = cudaMallocAsync(&p, wanted, stream);
     busy = cudaStreamQuery(NULL);
-    __atomic_store_n(&release, 1, __ATOMIC_SEQ_CST);
+    bt_work_end(&release);
     TRY(bt_thread_join(&thread));
     OK(cudaStreamDestroy(stream));
     OK(cudaFree(stays));
@@ -294,7 +297,7 @@ BT_ROW(first_beside_free, beside_driver, &first)
 static int releasing_main(void *unused)
 {
     bt_nap(1000000);
-    __atomic_store_n(&release, 1, __ATOMIC_SEQ_CST);
+    bt_work_end(&release);
     return 0;
 }
 
@@ -304,28 +307,27 @@ BT_TEST(freed_beside_free)
 {
     const char *policy = getenv("CUPOOL_FREE");
     const bool relaxed = policy && !strcmp(policy, "relaxed");
-    void *small[8], *p, *q = NULL;
+    void *small[16], *p, *q = NULL;
     struct bt_thread thread, releasing;
     cudaError_t busy, served;
     size_t avail, total;
 
-    if (!kernel_find())
-        SKIP("only the simulated GPU has such work");
+    TRY(bt_work_begin());
     TRY(bt_usable(4096));
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     OK(cudaMemGetInfo(&avail, &total));
     OK(cudaMalloc(&p, avail / 2));
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 16; i++)
         OK(cudaMalloc(&small[i], 6 * BT_MIB));
     OK(cudaFree(p));
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 16; i++)
         OK(cudaFree(small[i]));
     TRY(passing_begin(&thread, &pitched));
     if (relaxed)
         TRY(bt_thread_start(&releasing, releasing_main, NULL));
-    served = cudaMallocAsync(&q, avail - 8 * BT_MIB, stream);
+    served = cudaMallocAsync(&q, avail - 64 * BT_MIB, stream); /* the driver's own pool needs some more */
     busy = cudaStreamQuery(NULL);
-    __atomic_store_n(&release, 1, __ATOMIC_SEQ_CST);
+    bt_work_end(&release);
     TRY(bt_thread_join(&thread));
     EXPECT(served, cudaSuccess);
     CHECK(relaxed || busy == cudaErrorNotReady);

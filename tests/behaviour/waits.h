@@ -3,12 +3,10 @@
 #ifndef CUPOOL_TESTS_BEHAVIOUR_WAITS_H
 #define CUPOOL_TESTS_BEHAVIOUR_WAITS_H
 
-#include "behaviour.h"
+#include "work.h"
 
-#include <dlfcn.h>
 #include <stdatomic.h>
 
-static int (*kernel)(void *, const int *, unsigned int);
 static int release;
 static atomic_int launched;
 static size_t sizes[2]; /* the thread frees the first, and then asks for the second */
@@ -19,21 +17,12 @@ static void *held;      /* what it has at the end */
 /* Longer than a request waits for other threads' frees, however often it asks. */
 #define OWN_US 6000000u
 
-/* Work that lasts until a word is set; only the simulated GPU has it. */
-static bool kernel_find(void)
-{
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
-
-    kernel = driver ? (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel") : NULL;
-    return kernel != NULL;
-}
-
 static int freeing_main(void *unused)
 {
     void *p;
 
     OK(cudaMalloc(&p, sizes[0]));
-    OK(kernel(NULL, &release, LONG_US));
+    TRY(bt_work(NULL, &release, LONG_US));
     atomic_store(&launched, 1);
     OK(cudaFree(p)); /* natively until the work is over */
     held = NULL;
@@ -49,13 +38,12 @@ static int begin(struct bt_thread *thread, size_t first, size_t second)
     const char *policy = getenv("CUPOOL_FREE");
     const bool waits = !bt_preloaded() || (policy && !strcmp(policy, "strict"));
 
-    if (!kernel_find())
-        SKIP("only the simulated GPU has such work");
+    TRY(bt_work_begin());
     TRY(bt_usable(
         4096)); /* the first free of all waits, for what was launched before the library knew of the context */
     sizes[0] = first;
     sizes[1] = second;
-    __atomic_store_n(&release, 0, __ATOMIC_SEQ_CST);
+    bt_work_reset(&release);
     atomic_store(&launched, 0);
     TRY(bt_thread_start(thread, freeing_main, NULL));
     while (atomic_load(&launched) < (waits ? 1 : 2))
@@ -68,7 +56,7 @@ static int end(struct bt_thread *thread)
 {
     const cudaError_t busy = cudaStreamQuery(NULL);
 
-    __atomic_store_n(&release, 1, __ATOMIC_SEQ_CST);
+    bt_work_end(&release);
     TRY(bt_thread_join(thread));
     OK(cudaDeviceSynchronize()); /* a machine under load needs longer for that than a request waits */
     EXPECT(busy, cudaErrorNotReady);
