@@ -63,14 +63,27 @@ bool deferred_async_any(const struct pool *pool)
     return false;
 }
 
+/* With the magazine's lock: may it have blocks up to these numbers? A walk over many blocks in vain takes long. */
+static bool has_ended(const struct magazine *magazine, const uint64_t ended[POOL_PLACES])
+{
+    const size_t places = size_value(&magazine->deferred_async);
+
+    for (unsigned int i = 0; i < POOL_PLACES; i++)
+        if (places >> i & 1 && magazine->deferred_first[i] <= ended[i])
+            return true;
+    return false;
+}
+
 /* With the magazine's lock. */
-static struct block *take_async(struct pool *pool, struct magazine *magazine, uint64_t ended)
+static struct block *take_async(struct pool *pool, struct magazine *magazine, const uint64_t ended[POOL_PLACES])
 {
     struct block **link = &magazine->deferred, *block, *taken = NULL;
-    uint64_t first = 0;
+    size_t places = 0;
 
+    if (!has_ended(magazine, ended))
+        return NULL;
     while ((block = *link)) {
-        if (block->freed && block->freed <= ended) {
+        if (block->freed && block->freed <= ended[block->freed % POOL_PLACES]) {
             *link = block->link;
             block->link = taken;
             taken = block;
@@ -78,27 +91,27 @@ static struct block *take_async(struct pool *pool, struct magazine *magazine, ui
             magazine->deferred_large -= block->size >= LARGE_MIN;
             book(&magazine->deferred_bytes, -native_size(block->size));
         } else {
-            if (block->freed && (!first || block->freed < first))
-                first = block->freed;
+            if (block->freed)
+                places = deferred_async_note(magazine, places, block->freed);
             link = &block->link;
         }
     }
-    size_set(&magazine->deferred_async, first);
+    size_set(&magazine->deferred_async, places);
     if (taken && !magazine->deferred)
         atomic_fetch_sub(&pool->shown.deferring, 1);
     return taken;
 }
 
-unsigned int deferred_take_async(struct pool *pool, uint64_t ended, struct block *ret_deferred[MAGAZINES])
+unsigned int deferred_take_async(struct pool *pool, const uint64_t ended[POOL_PLACES],
+                                 struct block *ret_deferred[MAGAZINES])
 {
     const unsigned int count = magazine_count(pool);
     bool any = false;
 
     for (unsigned int i = 0; i < count; i++) {
         struct magazine *magazine = &pool->magazines[i];
-        const uint64_t first = size_value(&magazine->deferred_async);
 
-        if (!first || first > ended)
+        if (!size_value(&magazine->deferred_async))
             continue;
         magazine_visit(magazine);
         ret_deferred[i] = take_async(pool, magazine, ended);

@@ -20,19 +20,26 @@
  * others would fit beside it. */
 #define BATCH_PART 4u
 
+/* With the magazine's lock: it defers a block of pool_free_async with this number. Returns the places with its own. */
+static inline size_t deferred_async_note(struct magazine *magazine, size_t places, uint64_t freed)
+{
+    const size_t place = (size_t)1 << freed % POOL_PLACES;
+    uint64_t *first = &magazine->deferred_first[freed % POOL_PLACES];
+
+    if (!(places & place) || freed < *first)
+        *first = freed;
+    return places | place;
+}
+
 /* With the magazine's lock: defer a PENDING block. freed: see struct block. */
 static inline void magazine_defer(struct pool *pool, struct magazine *magazine, struct block *block, uint64_t freed)
 {
     const size_t size = block->size;
-    uint64_t first;
 
     block->freed = freed;
-    if (freed) {
-        first = size_value(&magazine->deferred_async);
-        if (!first || freed < first)
-            size_set(&magazine->deferred_async, freed);
-    }
-
+    if (freed)
+        size_set(&magazine->deferred_async,
+                 deferred_async_note(magazine, size_value(&magazine->deferred_async), freed));
     if (magazine->deferred_by != &magazine_index)
         magazine->deferred_by = magazine->deferred ? NULL : &magazine_index;
     if (!magazine->deferred)
@@ -70,8 +77,9 @@ unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct
                            bool *ret_own);
 /* With no lock: is a block of pool_free_async deferred? */
 bool deferred_async_any(const struct pool *pool);
-/* As deferred_take, those of pool_free_async alone that were freed in this generation or one before. */
-unsigned int deferred_take_async(struct pool *pool, uint64_t ended, struct block *ret_deferred[MAGAZINES]);
+/* As deferred_take, those of pool_free_async alone up to these numbers, one for each place. */
+unsigned int deferred_take_async(struct pool *pool, const uint64_t ended[POOL_PLACES],
+                                 struct block *ret_deferred[MAGAZINES]);
 /* The bytes that all magazines defer. With no lock, so the value may be out of date. */
 size_t deferred_bytes(const struct pool *pool);
 

@@ -90,9 +90,8 @@ int pool_free(uint64_t addr)
     return rc == -EBUSY ? 0 : rc;
 }
 
-static int free_later(uint64_t addr, bool async)
+static int free_later(uint64_t addr, uint64_t freed)
 {
-    const struct pool_order_ops *order;
     struct block *block;
     struct pool *pool;
     int rc = block_claim(addr, &block);
@@ -100,21 +99,19 @@ static int free_later(uint64_t addr, bool async)
     if (rc)
         return rc;
     pool = block->segment->pool;
-    order = pool->config.order;
-    block_defer(pool, block, /* in_any_case: */ true,
-                async && order->freed_async ? order->freed_async(pool->config.arg) : 0);
+    block_defer(pool, block, /* in_any_case: */ true, freed);
     later_set(pool);
     return 0;
 }
 
 int pool_free_later(uint64_t addr)
 {
-    return free_later(addr, /* async: */ false);
+    return free_later(addr, /* freed: */ 0);
 }
 
-int pool_free_async(uint64_t addr)
+int pool_free_async(uint64_t addr, uint64_t freed)
 {
-    return free_later(addr, /* async: */ true);
+    return free_later(addr, freed);
 }
 
 int pool_free_never(uint64_t addr)

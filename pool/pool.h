@@ -73,6 +73,9 @@ enum pool_order_how {
     POOL_ORDER_OWN,    /* as POOL_ORDER_DEVICE; the calling thread itself has freed all that this orders */
 };
 
+/* The places (streams) where blocks of pool_free_async are freed; not more than a size_t has bits. */
+#define POOL_PLACES 64u
+
 /* Makes a freed block safe to hand out again. */
 struct pool_order_ops {
     /* Make all work that any thread hands to the device after this call run behind all work handed to it before. 0:
@@ -89,11 +92,9 @@ struct pool_order_ops {
     int (*filled)(void *arg);
     /* True while segments may be neither taken nor given back (a capture is under way). */
     bool (*frozen)(void *arg);
-    /* Both NULL: blocks of pool_free_async are as those of pool_free_later. freed_async: the generation of a free of
-     * pool_free_async, a number over 0 that does not become smaller. freed_async_ended: blocks that were freed in this
-     * generation or one before need no order any more; 0: none. */
-    uint64_t (*freed_async)(void *arg);
-    uint64_t (*freed_async_ended)(void *arg);
+    /* Required for pool_free_async. For each place the last number whose block needs no order any more, nor do those
+     * before it. False: nothing is known now. */
+    bool (*freed_async_ended)(void *arg, uint64_t ret_ended[POOL_PLACES]);
 };
 
 /* Observer of a pool's events. Any function may be NULL. Called without the pool's lock, on the thread that caused the
@@ -191,8 +192,10 @@ int pool_free(uint64_t addr);
 /* As pool_free, for a free that must not wait or delay anything: the block is deferred until a later free is ordered or
  * pool_alloc needs it. -ENOENT and -EINVAL as above. */
 int pool_free_later(uint64_t addr);
-/* As pool_free_later, for a free of which pool_order_ops.freed_async_ended will know that its work has ended. */
-int pool_free_async(uint64_t addr);
+/* As pool_free_later, for a free of which pool_order_ops.freed_async_ended will know that its work has ended. freed:
+ * its number, POOL_PLACES or more, whose remainder by POOL_PLACES is its place; of two frees at one place the later
+ * one's is not smaller. */
+int pool_free_async(uint64_t addr, uint64_t freed);
 
 /* As pool_free, for memory whose last use cannot be ordered: it counts as handed out for ever. */
 int pool_free_never(uint64_t addr);

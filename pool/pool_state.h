@@ -40,7 +40,7 @@ struct magazine {
     atomic_uint visitors; /* threads that hold or want the lock for a moment without using the magazine; a hint */
     atomic_bool used;     /* a thread has used the magazine */
     unsigned int cached_count, deferred_count, deferred_large;
-    _Atomic size_t deferred_async; /* no deferred block has a smaller `freed`, but 0; 0: all have that */
+    _Atomic size_t deferred_async; /* a bit for each place of deferred blocks of pool_free_async */
     _Atomic ptrdiff_t handed;      /* bytes handed out here less bytes freed here, since handed_collect */
     _Atomic ptrdiff_t handed_most; /* the maximum of that */
     struct block *deferred;        /* deferred blocks: PENDING and not ordered yet */
@@ -58,7 +58,8 @@ struct magazine {
     unsigned int streak;  /* requests since a cached block served one, see magazine_carve */
     size_t hits_at_start; /* the value of hits when that began */
     struct books books;
-    struct bins bins; /* free blocks in its own segments */
+    struct bins bins;                     /* free blocks in its own segments */
+    uint64_t deferred_first[POOL_PLACES]; /* at the places of deferred_async: no deferred block has a smaller `freed` */
 } __attribute__((aligned(128)));
 
 struct pool {

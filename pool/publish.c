@@ -133,6 +133,7 @@ static void publish_async(struct pool *pool)
 {
     const struct pool_order_ops *order = pool->config.order;
     struct block *lists[MAGAZINES] = {NULL};
+    uint64_t ended[POOL_PLACES];
     unsigned int taken;
     int rc;
 
@@ -140,7 +141,7 @@ static void publish_async(struct pool *pool)
         return;
     atomic_fetch_add(&pool->shown.ordering, 1);
     atomic_fetch_add(&pool->shown.asking, 1);
-    taken = deferred_take_async(pool, order->freed_async_ended(pool->config.arg), lists);
+    taken = order->freed_async_ended(pool->config.arg, ended) ? deferred_take_async(pool, ended, lists) : 0;
     rc = taken && order->fill ? fill(pool, lists, MAGAZINES) : 0;
     for (unsigned int i = 0; i < taken; i++)
         list_publish(pool, &pool->magazines[i], lists[i], /* own: */ false, rc);

@@ -39,7 +39,7 @@ struct block {
     uint64_t addr;
     size_t size;
     size_t requested; /* the size requested, while it is not free */
-    uint64_t freed;   /* while it is deferred: see pool_order_ops.freed_async; 0: another free */
+    uint64_t freed;   /* while it is deferred: see pool_free_async; 0: another free */
     struct segment *segment;
     struct block *bin_prev, *link; /* a bin's list; link alone: a magazine's lists, and the list of spares */
     struct block *prev, *next;     /* neighbours by address, in the same segment */

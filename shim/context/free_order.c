@@ -405,26 +405,19 @@ static CUresult order_device(struct context *context, bool is_own)
     return is_own && result == CUDA_ERROR_NOT_SUPPORTED ? order_wait(context) : result;
 }
 
-/* Table function: see pool_order_ops.freed_async. */
-uint64_t order_freed_async(void *arg)
-{
-    struct context *context = arg;
-
-    return free_streams_generation(&context->free_streams);
-}
-
 /* Table function: see pool_order_ops.freed_async_ended. */
-uint64_t order_freed_async_ended(void *arg)
+bool order_freed_async_ended(void *arg, uint64_t ret_ended[POOL_PLACES])
 {
     struct context *context = arg;
     struct visit visit;
-    uint64_t ended = 0;
+    bool asks;
 
     /* The thread is in relaxed mode, so a capture elsewhere is not disturbed. */
-    if (!context_enter(context, &visit) && context->driver->cuEventQuery && (visit.relaxed || !capture_active()))
-        ended = free_streams_ask(&context->free_streams, context->driver);
+    asks = !context_enter(context, &visit) && context->driver->cuEventQuery && (visit.relaxed || !capture_active());
+    if (asks)
+        free_streams_ask(&context->free_streams, context->driver, ret_ended);
     context_leave(context, &visit);
-    return ended;
+    return asks;
 }
 
 /* Inside a host function (cuLaunchHostFunc) the driver refuses every call. The program gets that error, and nothing is
@@ -465,10 +458,8 @@ bool order_frozen(void *arg)
     return capture_active_now();
 }
 
-const struct pool_order_ops order_ops = {.order = order_pool,
-                                         .frozen = order_frozen,
-                                         .freed_async = order_freed_async,
-                                         .freed_async_ended = order_freed_async_ended};
+const struct pool_order_ops order_ops = {
+    .order = order_pool, .frozen = order_frozen, .freed_async_ended = order_freed_async_ended};
 
 unsigned int order_thread(void)
 {

@@ -22,8 +22,7 @@ struct context;
 struct slot;
 
 /* The order of a context's pool, and its functions for tables of other files. */
-uint64_t order_freed_async(void *arg);
-uint64_t order_freed_async_ended(void *arg);
+bool order_freed_async_ended(void *arg, uint64_t ret_ended[POOL_PLACES]);
 extern const struct pool_order_ops order_ops;
 int order_pool(void *arg, enum pool_order_how how);
 bool order_frozen(void *arg);

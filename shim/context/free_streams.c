@@ -12,12 +12,14 @@ void free_streams_init(struct free_streams *streams)
 {
     lock_take(&streams->lock);
     for (unsigned int i = 0; i < FREE_STREAMS_MAX; i++) {
+        struct free_stream *at = &streams->at[i];
+
         for (unsigned int part = 0; part < 2; part++) {
-            atomic_store(&streams->at[i].event[part], NULL);
-            streams->at[i].used[part] = false;
+            atomic_store(&at->event[part], NULL);
+            at->used[part] = false;
         }
+        at->ended = at->generation++;
     }
-    streams->ended = streams->generation++;
     lock_give(&streams->lock);
 }
 
@@ -55,24 +57,31 @@ _Atomic(CUevent) *free_streams_begin(struct free_streams *streams, CUstream stre
     unsigned int part;
 
     lock_take(&streams->lock);
-    part = streams->generation % 2;
     at = entry_of(streams, stream, thread);
+    part = at ? at->generation % 2 : 0;
     if (at && at->recording[part] && !atomic_load(&at->event[part])) /* another thread makes the event */
         at = NULL;
     if (at) {
         at->used[part] = true;
         at->recording[part]++;
-        *ret_mark = (struct free_mark){at, part};
+        *ret_mark = (struct free_mark){at, at->generation};
     }
     lock_give(&streams->lock);
     return at ? &at->event[part] : NULL;
 }
 
-void free_streams_end(struct free_streams *streams, const struct free_mark *mark)
+/* See pool_free_async. */
+static uint64_t number(const struct free_streams *streams, const struct free_stream *at, uint64_t generation)
+{
+    return generation * POOL_PLACES + (uint64_t)(at - streams->at);
+}
+
+uint64_t free_streams_end(struct free_streams *streams, const struct free_mark *mark)
 {
     lock_take(&streams->lock);
-    mark->at->recording[mark->part]--;
+    mark->at->recording[mark->generation % 2]--;
     lock_give(&streams->lock);
+    return number(streams, mark->at, mark->generation);
 }
 
 void free_streams_gone(struct free_streams *streams, const void *stream)
@@ -84,68 +93,46 @@ void free_streams_gone(struct free_streams *streams, const void *stream)
     lock_give(&streams->lock);
 }
 
-uint64_t free_streams_generation(struct free_streams *streams)
+/* With the lock: close the newest generation unless a closed one is left. False: there is none to ask for, or a thread
+ * records its event. *ret_event: NULL if it could not be made, and nothing relies on it. */
+static bool closed_of(struct free_stream *at, uint64_t *ret_closed, CUevent *ret_event)
 {
-    uint64_t generation;
-
-    lock_take(&streams->lock);
-    generation = streams->generation;
-    lock_give(&streams->lock);
-    return generation;
+    if (at->ended == at->generation - 1 && is_used(at))
+        at->generation++;
+    *ret_closed = at->generation - 1;
+    *ret_event = atomic_load(&at->event[*ret_closed % 2]);
+    return at->ended < *ret_closed && !at->recording[*ret_closed % 2];
 }
 
-/* With the lock: the events of the closed generation. False: one of them is being recorded. */
-static bool events_of(const struct free_streams *streams, unsigned int part, CUevent *ret_events,
-                      unsigned int *ret_count)
+/* With the lock: the event of this closed generation has been reached. */
+static void generation_end(struct free_stream *at, uint64_t closed)
 {
-    *ret_count = 0;
-    for (unsigned int i = 0; i < FREE_STREAMS_MAX; i++) {
-        const struct free_stream *at = &streams->at[i];
-        CUevent event = at->used[part] ? atomic_load(&at->event[part]) : NULL;
-
-        if (at->recording[part])
-            return false;
-        if (event) /* else it could not be made, and nothing relies on it */
-            ret_events[(*ret_count)++] = event;
-    }
-    return true;
-}
-
-/* With the lock: all events of this closed generation have been reached. */
-static void generation_end(struct free_streams *streams, uint64_t generation)
-{
-    if (streams->ended >= generation)
+    if (at->ended >= closed)
         return; /* another thread has found that, too */
-    streams->ended = generation;
-    for (unsigned int i = 0; i < FREE_STREAMS_MAX; i++)
-        streams->at[i].used[generation % 2] = false;
+    at->ended = closed;
+    at->used[closed % 2] = false;
 }
 
-uint64_t free_streams_ask(struct free_streams *streams, const struct real_driver *driver)
+void free_streams_ask(struct free_streams *streams, const struct real_driver *driver, uint64_t ret_ended[POOL_PLACES])
 {
     CUevent events[FREE_STREAMS_MAX];
-    unsigned int count;
-    uint64_t closed, ended;
-    bool reached = true;
+    uint64_t closed[FREE_STREAMS_MAX];
+    bool reached[FREE_STREAMS_MAX];
 
-    /* The closed generation, and then the one that is closed in its place. */
-    for (unsigned int round = 0; reached && round < 2; round++) {
+    /* The closed generations, and then those that are closed in their place. */
+    for (unsigned int round = 0; round < 2; round++) {
         lock_take(&streams->lock);
-        if (streams->ended == streams->generation - 1)
-            streams->generation++;
-        closed = streams->generation - 1;
-        reached = events_of(streams, closed % 2, events, &count);
+        for (unsigned int i = 0; i < FREE_STREAMS_MAX; i++)
+            reached[i] = (!round || reached[i]) && closed_of(&streams->at[i], &closed[i], &events[i]);
         lock_give(&streams->lock);
-        for (unsigned int i = 0; reached && i < count; i++)
-            reached = driver->cuEventQuery(events[i]) == CUDA_SUCCESS;
-        if (reached) {
-            lock_take(&streams->lock);
-            generation_end(streams, closed);
-            lock_give(&streams->lock);
+        for (unsigned int i = 0; i < FREE_STREAMS_MAX; i++)
+            reached[i] = reached[i] && (!events[i] || driver->cuEventQuery(events[i]) == CUDA_SUCCESS);
+        lock_take(&streams->lock);
+        for (unsigned int i = 0; i < FREE_STREAMS_MAX; i++) {
+            if (reached[i])
+                generation_end(&streams->at[i], closed[i]);
+            ret_ended[i] = number(streams, &streams->at[i], streams->at[i].ended);
         }
+        lock_give(&streams->lock);
     }
-    lock_take(&streams->lock);
-    ended = streams->ended;
-    lock_give(&streams->lock);
-    return ended;
 }

@@ -153,7 +153,6 @@ const struct pool_order_ops order_filling_ops = {.order = order_pool,
                                                  .fill = memory_fill,
                                                  .filled = context_filled,
                                                  .frozen = order_frozen,
-                                                 .freed_async = order_freed_async,
                                                  .freed_async_ended = order_freed_async_ended};
 
 /* Enter the context for one call on the library's stream; own_call_end must follow. NULL: no call can be made. */

@@ -244,39 +244,40 @@ static CUresult foreign_wait(const struct context *context, CUstream stream, boo
 }
 
 /* Record an event behind the free. Not on the legacy stream beside a capture, which that would disturb, nor beside a
- * free in the driver, which would hold the record up. Without hooks in the driver a stream may end unseen. False: it is
- * not recorded. */
-static bool mark_free(struct context *context, CUstream stream)
+ * free in the driver, which would hold the record up. Without hooks in the driver a stream may end unseen. Returns the
+ * number of the free for pool_free_async; 0: the event is not recorded. */
+static uint64_t mark_free(struct context *context, CUstream stream)
 {
     const struct real_driver *driver = context->driver;
     const unsigned int thread = stream == CU_STREAM_PER_THREAD ? order_thread_get() : 0;
     CUresult result = CUDA_SUCCESS;
+    uint64_t freed, ended[POOL_PLACES];
     _Atomic(CUevent) *event;
     struct free_mark mark;
 
     if (!process_hooks_driver() || !driver->cuEventRecord || (stream == CU_STREAM_LEGACY && capture_active()) ||
         atomic_load(&context->freeing))
-        return false;
+        return 0;
     event = free_streams_begin(&context->free_streams, stream, thread, &mark);
     if (!event) { /* entries are given back by a question, which nobody may have asked for long */
-        (void)order_freed_async_ended(context);
+        (void)order_freed_async_ended(context, ended);
         event = free_streams_begin(&context->free_streams, stream, thread, &mark);
     }
     if (!event)
-        return false;
+        return 0;
     if (!atomic_load(event))
         result = order_event_make(context, event);
     if (!result)
         result = driver->cuEventRecord(atomic_load(event), stream);
-    free_streams_end(&context->free_streams, &mark);
-    return !result;
+    freed = free_streams_end(&context->free_streams, &mark);
+    return result ? 0 : freed;
 }
 
-CUresult context_wait_foreign(struct context *context, CUstream stream, bool *ret_is_marked)
+CUresult context_wait_foreign(struct context *context, CUstream stream, uint64_t *ret_freed)
 {
     bool is_own;
     const CUresult result = foreign_wait(context, stream, &is_own);
 
-    *ret_is_marked = !result && is_own && mark_free(context, stream);
+    *ret_freed = !result && is_own ? mark_free(context, stream) : 0;
     return result;
 }

@@ -41,8 +41,8 @@ CUresult context_wait_all(uint64_t limit, bool *ret_late);
 CUresult context_wait_primaries(void);
 
 /* If the stream belongs to another context, wait for it on the host, for a second at most. CUDA_ERROR_INVALID_HANDLE:
- * it is no stream; another error: its work has not ended. CUDA_SUCCESS: memory can be freed on it; *ret_is_marked: an
- * event of free_streams.h is recorded on it. */
-CUresult context_wait_foreign(struct context *context, CUstream stream, bool *ret_is_marked);
+ * it is no stream; another error: its work has not ended. CUDA_SUCCESS: memory can be freed on it; *ret_freed: the
+ * number of the free for pool_free_async, 0: no event is recorded behind it. */
+CUresult context_wait_foreign(struct context *context, CUstream stream, uint64_t *ret_freed);
 
 #endif

@@ -356,11 +356,19 @@ enum serve_verdict serve_free(uint64_t addr)
     return free_with(pool_free, addr);
 }
 
+/* While this thread is inside marked_release: the free's number for the pool. */
+static __thread uint64_t marked __attribute__((tls_model("initial-exec")));
+
+static int marked_release(uint64_t addr)
+{
+    return pool_free_async(addr, marked);
+}
+
 enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
 {
     struct pool *pool = process_is_passive() ? NULL : context_pool_at(addr);
     enum serve_verdict verdict;
-    bool is_marked;
+    uint64_t freed;
 
     if (!pool)
         return free_with(pool_free_later, addr);
@@ -368,11 +376,12 @@ enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
         return SERVE_UNFREED;
     /* The next order in the context covers the work of its own streams only; a stream of another context has to be
      * waited for. */
-    switch (context_wait_foreign(context_of(pool), stream, &is_marked)) {
+    switch (context_wait_foreign(context_of(pool), stream, &freed)) {
     case CUDA_SUCCESS:
         if (ipc_table_any() && free_parks(addr, /* waits: */ false, &verdict))
             return verdict;
-        return free_with(is_marked ? pool_free_async : pool_free_later, addr);
+        marked = freed;
+        return free_with(freed ? marked_release : pool_free_later, addr);
     case CUDA_ERROR_INVALID_HANDLE:
         return SERVE_NOWHERE;
     default:

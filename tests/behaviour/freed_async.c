@@ -117,6 +117,22 @@ BT_TEST(in_turn_on_busy_streams)
     return end();
 }
 
+/* Freed on one stream behind work that goes on, and then again and again on another one. */
+BT_TEST(beside_a_stream_that_takes_long)
+{
+    void *block;
+
+    TRY(begin());
+    OK(cudaMalloc(&block, all.free / 8));
+    TRY(work());
+    OK(cudaFreeAsync(block, all.busy));
+    for (int i = 0; i < 24; i++) {
+        OK(cudaMalloc(&block, all.free / 8));
+        TRY(free_behind(block));
+    }
+    return end();
+}
+
 /* Nearly all memory for a call that asks the driver: the block before was freed by `how`. */
 static int request_all(cudaError_t (*how)(void *), bool first)
 {

@@ -6,28 +6,34 @@ from mutant import Mutant
 
 MUTANTS = [
     Mutant("an event that has not been reached counts as reached", ["shim_free_streams"], [
-        ("reached = driver->cuEventQuery(events[i]) == CUDA_SUCCESS;", "(void)driver->cuEventQuery(events[i]);")]),
+        ("(!events[i] || driver->cuEventQuery(events[i]) == CUDA_SUCCESS);", "(!events[i] || driver->cuEventQuery(events[i]) != CUDA_ERROR_UNKNOWN);")]),
     Mutant("one stream too many takes another one's entry", ["shim_free_streams"], [
         ("if (!is_used(at)) unused = unused ? unused : at; else if", "if (!unused) unused = at; if")]),
     Mutant("an event that could not be recorded counts as recorded", ["shim_free_streams"], [
-        ("free_streams_end(&context->free_streams, &mark); return !result;", "free_streams_end(&context->free_streams, &mark); return true;")]),
+        ("return result ? 0 : freed;", "return freed;")]),
     Mutant("a destroyed stream's event is recorded on the next one with its handle", ["shim_free_streams"], [
         ("streams->at[i].gone = true;", "(void)i;")]),
     Mutant("an event that is being recorded counts as recorded", ["shim_free_streams"], [
-        ("if (at->recording[part]) return false;", "")]),
+        ("return at->ended < *ret_closed && !at->recording[*ret_closed % 2];", "return at->ended < *ret_closed;")]),
     Mutant("a stream has one event, which a busy one never reaches", ["shim_free_streams", "freed_async static preloaded / in_turn_on_busy_streams"], [
-        ("part = streams->generation % 2;", "part = 0;"), ("reached = events_of(streams, closed % 2,", "reached = events_of(streams, 0,"),
-        ("streams->at[i].used[generation % 2] = false;", "streams->at[i].used[0] = false;")]),
+        ("part = at ? at->generation % 2 : 0;", "part = 0;"), ("*ret_event = atomic_load(&at->event[*ret_closed % 2]);", "*ret_event = atomic_load(&at->event[0]);"),
+        ("mark->at->recording[mark->generation % 2]--;", "mark->at->recording[0]--;"), ("at->used[closed % 2] = false;", "at->used[0] = false;")]),
+    Mutant("a stream that takes long holds up what others free", ["shim_free_streams", "freed_async static preloaded / beside_a_stream_that_takes_long"], [
+        ("reached[i] = reached[i] && (!events[i] ||", "reached[i] = reached[i] && (!i || reached[i - 1]) && (!events[i] ||")]),
+    Mutant("a stream's free goes by another stream's event", ["shim_free_streams"], [
+        ("block->freed <= ended[block->freed % POOL_PLACES]", "block->freed <= ended[2]")]),
+    Mutant("blocks that are left after a question hide where they were freed", ["shim_free_streams"], [
+        ("if (block->freed) places = deferred_async_note(magazine, places, block->freed);", "")]),
     Mutant("the newest generation is never closed", ["shim_free_streams"], [
-        ("if (streams->ended == streams->generation - 1) streams->generation++;", "if (streams->generation == 1) streams->generation++;")]),
+        ("if (at->ended == at->generation - 1 && is_used(at))", "if (at->generation == 1 && is_used(at))")]),
     Mutant("the newest generation is closed before the one before has ended", ["shim_free_streams"], [
-        ("if (streams->ended == streams->generation - 1) streams->generation++;", "streams->generation++;")]),
+        ("if (at->ended == at->generation - 1 && is_used(at))", "if (is_used(at))")]),
     Mutant("nobody asks for entries that could be given back", ["shim_free_streams"], [
-        ("(void)order_freed_async_ended(context); event =", "event =")]),
+        ("(void)order_freed_async_ended(context, ended); event =", "event =")]),
     Mutant("an entry stays its stream's for good", ["shim_free_streams"], [
-        ("streams->at[i].used[generation % 2] = false;", "(void)i;")]),
+        ("at->used[closed % 2] = false;", "")]),
     Mutant("an answer that comes late forgets the events of the next generation", ["shim_free_streams"], [
-        ("if (streams->ended >= generation) return;", "")]),
+        ("if (at->ended >= closed) return;", "")]),
     Mutant("the per-thread streams of all threads are one", ["shim_free_streams"], [
         ("stream == CU_STREAM_PER_THREAD ? order_thread_get() : 0;", "0;")]),
     Mutant("of per-thread streams nothing is known", ["freed_async static preloaded / freed_per_thread"], [
@@ -42,15 +48,15 @@ MUTANTS = [
     Mutant("no event is recorded beside a capture", ["freed_async static preloaded / freed_beside_capture"], [
         ("(stream == CU_STREAM_LEGACY && capture_active()) || atomic", "capture_active() || atomic")]),
     Mutant("deferred blocks of any kind go by the streams' word", ["shim_free_streams"], [
-        ("if (block->freed && block->freed <= ended) {", "if (block->freed <= ended) {")]),
+        ("if (block->freed && block->freed <=", "if (block->freed <=")]),
     Mutant("blocks that were put back go by the streams' word", ["shim_free_streams"], [
         ("magazine_defer(pool, magazine, block, block->freed);", "magazine_defer(pool, magazine, block, 1);")]),
     Mutant("blocks that were put back do not go by the streams' word", ["shim_free_streams"], [
         ("magazine_defer(pool, magazine, block, block->freed);", "magazine_defer(pool, magazine, block, 0);")]),
     Mutant("blocks of later generations go by the streams' word", ["shim_free_streams"], [
-        ("if (block->freed && block->freed <= ended) {", "if (block->freed) {")]),
+        ("if (block->freed && block->freed <= ended[block->freed % POOL_PLACES]) {", "if (block->freed) {")]),
     Mutant("a later block hides an earlier one", ["shim_free_streams"], [
-        ("if (block->freed && (!first || block->freed < first)) first = block->freed;", "if (block->freed) first = block->freed;")]),
+        ("if (!(places & place) || freed < *first)", "")]),
     Mutant("the question after a wait is that for all work", ["shim_free_streams"], [
         ("publish_async(pool); /* Asked", "/* Asked")]),
     Mutant("a stream of another device is asked itself", ["freed_async static preloaded / behind_another_devices_legacy_stream"], [
@@ -62,5 +68,5 @@ MUTANTS = [
     Mutant("deferred blocks are ordered before idle memory goes", ["freed_async static ordered / freed_while_idle"], [
         ("if (!released && atomic_load(&pool->shown.deferring)) {", "if (atomic_load(&pool->shown.deferring)) {")]),
     Mutant("the next context in the entry has the events of the one before", ["shim_free_streams"], [
-        ("atomic_store(&streams->at[i].event[part], NULL);", "(void)part;")]),
+        ("atomic_store(&at->event[part], NULL);", "(void)part;")]),
 ]

@@ -156,7 +156,7 @@ static const struct pool_backend_ops backend = {.alloc = tell_alloc,
                                                 .scarce = tell_scarce};
 static const struct pool_backend_ops backend_sparse = {.alloc = tell_alloc, .free = tell_free};
 static const struct pool_order_ops order = {.order = tell_order, .frozen = tell_frozen};
-static const struct pool_order_ops order_fills = {tell_order, tell_fill, tell_filled, tell_frozen, NULL, NULL};
+static const struct pool_order_ops order_fills = {tell_order, tell_fill, tell_filled, tell_frozen, NULL};
 static const struct pool_observer_ops observer = {see_alloc, see_free, see_trim, see_bound, see_lost};
 static const struct pool_observer_ops observer_sparse = {.segment_alloc = NULL};
 

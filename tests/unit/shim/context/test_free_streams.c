@@ -38,7 +38,7 @@ READY_CASE(test_idle_streams, .environment = ORDERED)
     fake.streams[0].launched = 1;
     freed_on(context, 0, 3 * MIB);
     freed_on(context, 1, 5 * MIB);
-    assert_int_equal(idle_after_flush(context), 0);
+    assert_int_equal(idle_after_flush(context), 6 * MIB);
     fake.streams[0].over = 1;
     fake_log();
     assert_int_equal(idle_after_flush(context), 10 * MIB);
@@ -92,46 +92,72 @@ READY_CASE(test_generations, .environment = ORDERED)
     assert_int_equal(idle_after_flush(context), 6 * 32 * MIB);
 }
 
-/* Has the work of what is freed by now ended? */
-static bool has_ended(struct context *context)
+/* Two streams that never come to their frees, begun one after the other, hold nothing up that others free. */
+READY_CASE(test_long_streams, .environment = ORDERED)
 {
-    const uint64_t freed = order_freed_async(context);
+    uint64_t held = 0, there = 0, addr[6];
 
-    return order_freed_async_ended(context) >= freed;
+    work();
+    for (unsigned int i = 0; i < 6; i++) /* before one of them can be handed out again */
+        addr[i] = block(context, 32 * MIB);
+    fake_stream(2, 0);
+    fake.streams[0].launched = fake.streams[1].launched = 1;
+    for (unsigned int i = 0; i < 6; i++) {
+        const unsigned int stream = i == 0 ? 0 : i == 3 ? 1 : 2;
+
+        assert_int_equal(serve_free_later(addr[i], fake_stream(stream, 0)), SERVE_DONE);
+        *(stream == 2 ? &there : &held) += 32 * MIB;
+        assert_int_equal(idle_after_flush(context), there);
+    }
+    fake.streams[1].over = 1;
+    assert_int_equal(idle_after_flush(context), there + held / 2);
+    fake.streams[0].over = 1;
+    assert_int_equal(idle_after_flush(context), there + held);
 }
 
-/* A free on a stream, whose event the caller makes. */
-static bool noted(struct context *context, CUstream stream)
+/* Has the work of this free ended? */
+static bool has_ended(struct context *context, uint64_t freed)
+{
+    uint64_t ended[POOL_PLACES];
+
+    return order_freed_async_ended(context, ended) && freed <= ended[freed % POOL_PLACES];
+}
+
+/* A free on a stream, whose event the caller makes; 0: there is none for it. */
+static uint64_t noted(struct context *context, CUstream stream)
 {
     struct free_mark mark;
     _Atomic(CUevent) *event = free_streams_begin(&context->free_streams, stream, 0, &mark);
 
     if (!event)
-        return false;
+        return 0;
     if (!atomic_load(event))
         assert_int_equal(order_event_make(context, event), CUDA_SUCCESS);
     assert_int_equal(fake.driver.cuEventRecord(atomic_load(event), stream), CUDA_SUCCESS);
-    free_streams_end(&context->free_streams, &mark);
-    return true;
+    return free_streams_end(&context->free_streams, &mark);
 }
 
 /* One stream too many; entries whose events have been reached serve others. */
 READY_CASE(test_many_streams, .environment = ORDERED)
 {
     static struct fake_stream streams[FREE_STREAMS_MAX + 1];
+    uint64_t freed[FREE_STREAMS_MAX + 1];
 
     for (unsigned int i = 0; i <= FREE_STREAMS_MAX; i++) {
         streams[i].launched = 1;
-        assert_int_equal(noted(context, (CUstream)&streams[i]), i < FREE_STREAMS_MAX);
+        freed[i] = noted(context, (CUstream)&streams[i]);
+        assert_int_equal(freed[i] != 0, i < FREE_STREAMS_MAX);
     }
-    assert_false(has_ended(context));
-    for (unsigned int i = 1; i <= FREE_STREAMS_MAX; i++)
-        streams[i].over = 1;
-    assert_false(has_ended(context));
-    assert_false(noted(context, (CUstream)&streams[FREE_STREAMS_MAX]));
-    streams[0].over = 1;
-    assert_true(has_ended(context));
-    assert_true(noted(context, (CUstream)&streams[FREE_STREAMS_MAX]));
+    for (unsigned int i = 0; i < FREE_STREAMS_MAX; i++)
+        assert_false(has_ended(context, freed[i]));
+    streams[7].over = 1;
+    for (unsigned int i = 0; i < FREE_STREAMS_MAX; i++)
+        assert_int_equal(has_ended(context, freed[i]), i == 7);
+    freed[FREE_STREAMS_MAX] = noted(context, (CUstream)&streams[FREE_STREAMS_MAX]);
+    assert_int_equal(freed[FREE_STREAMS_MAX], freed[7] + POOL_PLACES);
+    assert_true(has_ended(context, freed[7]));
+    assert_false(has_ended(context, freed[FREE_STREAMS_MAX]));
+    assert_int_equal(noted(context, (CUstream)&streams[7]), 0);
 }
 
 /* Entries whose events have been reached serve others though nobody has asked. */
@@ -171,11 +197,10 @@ READY_CASE(test_gone, .environment = ORDERED)
     context_stream_gone(fake_stream(0, 0));
     fake.streams[0].launched = 0;
     freed_on(context, 0, 5 * MIB);
-    assert_int_equal(idle_after_flush(context), 0);
+    assert_int_equal(idle_after_flush(context), 6 * MIB);
     fake.streams[0].over = 1;
     assert_int_equal(idle_after_flush(context), 10 * MIB);
     context_stream_gone(fake_stream(2, 0)); /* one that nobody knows */
-    assert_true(has_ended(context));
 }
 
 /* The events went with their context: the next one in its entry makes its own. */
@@ -196,38 +221,41 @@ READY_CASE(test_next_context, .environment = ORDERED)
 READY_CASE(test_recording, .environment = ORDERED)
 {
     struct free_mark mark, other;
+    uint64_t freed;
 
     assert_non_null(free_streams_begin(&context->free_streams, fake_stream(0, 0), 0, &mark));
     assert_null(free_streams_begin(&context->free_streams, fake_stream(0, 0), 0, &other)); /* there is no event yet */
-    assert_false(has_ended(context));
-    assert_false(has_ended(context));
-    free_streams_end(&context->free_streams, &mark); /* the event could not be made */
-    assert_true(has_ended(context));
+    freed = mark.generation * POOL_PLACES;
+    assert_false(has_ended(context, freed));
+    assert_false(has_ended(context, freed));
+    assert_int_equal(free_streams_end(&context->free_streams, &mark), freed); /* the event could not be made */
+    assert_true(has_ended(context, freed));
 }
 
 /* Two threads find at the same time that a generation has ended: the later one says nothing of the next. */
 static struct context *asked_by;
+static uint64_t asked_for[2];
 
 static void ask_meanwhile(void *arg)
 {
     fake_before(FN(cuEventQuery), NULL, NULL);
     fake.streams[0].over = 1;
-    assert_true(has_ended(asked_by));
+    assert_true(has_ended(asked_by, asked_for[0]));
     fake.streams[0].launched = 2;
-    assert_true(noted(asked_by, fake_stream(0, 0)));
-    assert_false(has_ended(asked_by));
+    asked_for[1] = noted(asked_by, fake_stream(0, 0));
+    assert_false(has_ended(asked_by, asked_for[1]));
 }
 
 READY_CASE(test_asked_twice, .environment = ORDERED)
 {
     asked_by = context;
     fake.streams[0].launched = 1;
-    assert_true(noted(context, fake_stream(0, 0)));
+    asked_for[0] = noted(context, fake_stream(0, 0));
     fake_before(FN(cuEventQuery), ask_meanwhile, NULL);
-    (void)order_freed_async_ended(context);
-    assert_false(has_ended(context));
+    assert_true(has_ended(context, asked_for[0]));
+    assert_false(has_ended(context, asked_for[1]));
     fake.streams[0].over = 2;
-    assert_true(has_ended(context));
+    assert_true(has_ended(context, asked_for[1]));
 }
 
 /* Freed beside other work, where no event is recorded: there only once all work has ended. */

@@ -171,7 +171,7 @@ ISOLATED_ROWS(test_foreign, foreigns)
                       : row->context == THREAD      ? CU_STREAM_PER_THREAD
                       : row->context == NOT_PRIMARY ? fake_stream(0, 8)
                                                     : fake_stream(0, row->context);
-    bool is_marked;
+    uint64_t freed;
 
     pooled(1);
     pooled(4);
@@ -191,7 +191,7 @@ ISOLATED_ROWS(test_foreign, foreigns)
         fake_lack(row->lacks);
     if (row->fails < FNS)
         fake_fail(row->fails, row->error, row->once ? 1 : 2);
-    assert_int_equal(context_wait_foreign(context, stream, &is_marked), row->result);
+    assert_int_equal(context_wait_foreign(context, stream, &freed), row->result);
     assert_int_equal(fake_calls(FN(cuEventQuery)), row->queries);
     assert_false(disturbs);
     assert_true(fake_thread_is_clean(fake_context(row->context == LEGACY || row->context == THREAD)));
@@ -201,19 +201,19 @@ READY_CASE(test_foreign_limit)
 {
     const uint64_t start = atomic_load(&fake.ns);
     struct context *other = pooled(1);
-    bool is_marked = true;
+    uint64_t freed = 1;
 
     fake_stream(0, 1);
     fake.streams[0].launched = 1;
-    assert_int_equal(context_wait_foreign(context, fake_stream(0, 1), &is_marked), CUDA_ERROR_NOT_READY);
+    assert_int_equal(context_wait_foreign(context, fake_stream(0, 1), &freed), CUDA_ERROR_NOT_READY);
     assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
     assert_non_null(strstr(fake_log(), "gone:e0"));
     atomic_store(&other->freeing, 1); /* a free in the driver, which would hold a record up */
-    assert_int_equal(context_wait_foreign(context, fake_stream(0, 1), &is_marked), CUDA_ERROR_NOT_READY);
+    assert_int_equal(context_wait_foreign(context, fake_stream(0, 1), &freed), CUDA_ERROR_NOT_READY);
     assert_null(strstr(fake_log(), "record:"));
     fake_current(NULL);
-    assert_false(is_marked);
-    assert_int_equal(context_wait_foreign(context, CU_STREAM_LEGACY, &is_marked), CUDA_SUCCESS);
+    assert_int_equal(freed, 0);
+    assert_int_equal(context_wait_foreign(context, CU_STREAM_LEGACY, &freed), CUDA_SUCCESS);
 }
 
 /* Memory that a stream of another device frees is used again once the stream has come there. If it has not within a
