@@ -92,6 +92,26 @@ READY_CASE(test_generations, .environment = ORDERED)
     assert_int_equal(idle_after_flush(context), 6 * 32 * MIB);
 }
 
+/* Of two frees on a stream the later one hides the earlier one from no question, nor does a question the later one. */
+READY_CASE(test_later_twice, .environment = ORDERED)
+{
+    const uint64_t addr[] = {block(context, 3 * MIB), block(context, 5 * MIB)};
+    struct pool_stats stats;
+
+    work();
+    for (unsigned int i = 0; i < 2; i++) {
+        fake.streams[0].launched++;
+        assert_int_equal(serve_free_later(addr[i], fake_stream(0, 0)), SERVE_DONE);
+        pool_flush_later(context->pool);
+    }
+    for (unsigned int i = 0; i < 2; i++) {
+        fake.streams[0].over++;
+        pool_flush_later(context->pool);
+        pool_stats_get(context->pool, &stats);
+        assert_int_equal(stats.idle, i ? 10 * MIB : 4 * MIB);
+    }
+}
+
 /* Two streams that never come to their frees, begun one after the other, hold nothing up that others free. */
 READY_CASE(test_long_streams, .environment = ORDERED)
 {
@@ -234,28 +254,38 @@ READY_CASE(test_recording, .environment = ORDERED)
 
 /* Two threads find at the same time that a generation has ended: the later one says nothing of the next. */
 static struct context *asked_by;
-static uint64_t asked_for[2];
+static uint64_t asked_for[3];
+static bool asks_other; /* the answer for the first stream is there */
 
 static void ask_meanwhile(void *arg)
 {
+    if (!asks_other) {
+        asks_other = true;
+        return;
+    }
     fake_before(FN(cuEventQuery), NULL, NULL);
-    fake.streams[0].over = 1;
     assert_true(has_ended(asked_by, asked_for[0]));
     fake.streams[0].launched = 2;
     asked_for[1] = noted(asked_by, fake_stream(0, 0));
     assert_false(has_ended(asked_by, asked_for[1]));
+    fake.streams[0].launched = 3;
+    asked_for[2] = noted(asked_by, fake_stream(0, 0));
 }
 
 READY_CASE(test_asked_twice, .environment = ORDERED)
 {
     asked_by = context;
-    fake.streams[0].launched = 1;
+    fake.streams[0].launched = fake.streams[0].over = 1;
     asked_for[0] = noted(context, fake_stream(0, 0));
+    assert_int_not_equal(noted(context, fake_stream(1, 0)), 0);
     fake_before(FN(cuEventQuery), ask_meanwhile, NULL);
     assert_true(has_ended(context, asked_for[0]));
     assert_false(has_ended(context, asked_for[1]));
     fake.streams[0].over = 2;
     assert_true(has_ended(context, asked_for[1]));
+    assert_false(has_ended(context, asked_for[2]));
+    fake.streams[0].over = 3;
+    assert_true(has_ended(context, asked_for[2]));
 }
 
 /* Freed beside other work, where no event is recorded: there only once all work has ended. */
