@@ -27,7 +27,7 @@ static inline void magazine_defer(struct pool *pool, struct magazine *magazine, 
     uint64_t first;
 
     block->freed = freed;
-    if (freed) {
+    if (freed_is_marked(freed)) {
         first = size_value(&magazine->deferred_async);
         if (!first || freed < first)
             size_set(&magazine->deferred_async, freed);

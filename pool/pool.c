@@ -90,7 +90,8 @@ int pool_free(uint64_t addr)
     return rc == -EBUSY ? 0 : rc;
 }
 
-static int free_later(uint64_t addr, bool async)
+/* freed: see struct block; is_marked: the generation takes its place. */
+static int free_later(uint64_t addr, uint64_t freed, bool is_marked)
 {
     const struct pool_order_ops *order;
     struct block *block;
@@ -102,19 +103,24 @@ static int free_later(uint64_t addr, bool async)
     pool = block->segment->pool;
     order = pool->config.order;
     block_defer(pool, block, /* in_any_case: */ true,
-                async && order->freed_async ? order->freed_async(pool->config.arg) : 0);
+                is_marked && order->freed_async ? order->freed_async(pool->config.arg) : freed);
     later_set(pool);
     return 0;
 }
 
 int pool_free_later(uint64_t addr)
 {
-    return free_later(addr, /* async: */ false);
+    return free_later(addr, /* freed: */ 0, /* is_marked: */ false);
 }
 
 int pool_free_async(uint64_t addr)
 {
-    return free_later(addr, /* async: */ true);
+    return free_later(addr, FREED_UNMARKED, /* is_marked: */ true);
+}
+
+int pool_free_unmarked(uint64_t addr)
+{
+    return free_later(addr, FREED_UNMARKED, /* is_marked: */ false);
 }
 
 int pool_free_never(uint64_t addr)

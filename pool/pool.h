@@ -71,6 +71,7 @@ enum pool_order_how {
     POOL_ORDER_FREE,   /* as for a cudaFree: the device waits, or the host where the device cannot */
     POOL_ORDER_DEVICE, /* the device may wait, the host may not */
     POOL_ORDER_OWN,    /* as POOL_ORDER_DEVICE; the calling thread itself has freed all that this orders */
+    POOL_ORDER_ASYNC,  /* as POOL_ORDER_OWN, by frees that wait for nothing (pool_free_async, pool_free_unmarked) */
 };
 
 /* Makes a freed block safe to hand out again. */
@@ -89,7 +90,7 @@ struct pool_order_ops {
     int (*filled)(void *arg);
     /* True while segments may be neither taken nor given back (a capture is under way). */
     bool (*frozen)(void *arg);
-    /* Both NULL: blocks of pool_free_async are as those of pool_free_later. freed_async: the generation of a free of
+    /* Both NULL: blocks of pool_free_async are as those of pool_free_unmarked. freed_async: the generation of a free of
      * pool_free_async, a number over 0 that does not become smaller. freed_async_ended: blocks that were freed in this
      * generation or one before need no order any more; 0: none. */
     uint64_t (*freed_async)(void *arg);
@@ -193,6 +194,8 @@ int pool_free(uint64_t addr);
 int pool_free_later(uint64_t addr);
 /* As pool_free_later, for a free of which pool_order_ops.freed_async_ended will know that its work has ended. */
 int pool_free_async(uint64_t addr);
+/* As pool_free_async, but nothing will be known of that work. */
+int pool_free_unmarked(uint64_t addr);
 
 /* As pool_free, for memory whose last use cannot be ordered: it counts as handed out for ever. */
 int pool_free_never(uint64_t addr);
@@ -230,11 +233,12 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
 /* Publish deferred blocks, if that takes no wait. */
 void pool_flush(struct pool *pool);
 
-/* Whose frees are deferred now. NONE: no blocks, or perhaps some of pool_free_later, which are not free natively. */
+/* Whose frees are deferred now, of blocks that may be free natively. Those of pool_free_async are not: else their work
+ * would be known to have ended. */
 enum pool_deferred {
     POOL_DEFERRED_NONE,
-    POOL_DEFERRED_OTHERS,
-    POOL_DEFERRED_OWN, /* the calling thread's alone */
+    POOL_DEFERRED_OTHERS, /* or of pool_free_unmarked */
+    POOL_DEFERRED_OWN,    /* the calling thread's alone */
 };
 enum pool_deferred pool_deferred_by(struct pool *pool);
 

@@ -28,6 +28,14 @@ enum block_state {
     BLOCK_SEIZED,  /* handed out, and about to be forgotten together with its segment */
 };
 
+/* block->freed of a block of pool_free_unmarked: no generation is so late. */
+#define FREED_UNMARKED UINT64_MAX
+
+static inline bool freed_is_marked(uint64_t freed)
+{
+    return freed && freed != FREED_UNMARKED;
+}
+
 /* Descriptors of blocks and segments are recycled but never unmapped, because a double free may read one at any time.
  * Aligned, so that threads with neighbouring blocks share no cache line; the members that a hit uses are in the first
  * one. */
@@ -39,7 +47,7 @@ struct block {
     uint64_t addr;
     size_t size;
     size_t requested; /* the size requested, while it is not free */
-    uint64_t freed;   /* while it is deferred: see pool_order_ops.freed_async; 0: another free */
+    uint64_t freed;   /* while it is deferred: see pool_order_ops.freed_async; 0: not by cudaFreeAsync */
     struct segment *segment;
     struct block *bin_prev, *link; /* a bin's list; link alone: a magazine's lists, and the list of spares */
     struct block *prev, *next;     /* neighbours by address, in the same segment */

@@ -372,7 +372,7 @@ enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
     case CUDA_SUCCESS:
         if (ipc_table_any() && free_parks(addr, /* waits: */ false, &verdict))
             return verdict;
-        return free_with(is_marked ? pool_free_async : pool_free_later, addr);
+        return free_with(is_marked ? pool_free_async : pool_free_unmarked, addr);
     case CUDA_ERROR_INVALID_HANDLE:
         return SERVE_NOWHERE;
     default:

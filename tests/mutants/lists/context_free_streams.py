@@ -50,7 +50,8 @@ MUTANTS = [
     Mutant("blocks of later generations go by the streams' word", ["shim_free_streams"], [
         ("if (block->freed && block->freed <= ended) {", "if (block->freed) {")]),
     Mutant("a later block hides an earlier one", ["shim_free_streams"], [
-        ("if (block->freed && (!first || block->freed < first)) first = block->freed;", "if (block->freed) first = block->freed;")]),
+        ("if (freed_is_marked(block->freed) && (!first || block->freed < first)) first = block->freed;",
+         "if (freed_is_marked(block->freed)) first = block->freed;")]),
     Mutant("the question after a wait is that for all work", ["shim_free_streams"], [
         ("publish_async(pool); /* Asked", "/* Asked")]),
     Mutant("a stream of another device is asked itself", ["freed_async static preloaded / behind_another_devices_legacy_stream"], [
@@ -61,6 +62,16 @@ MUTANTS = [
         ("driver->cuEventDestroy_v2(event); return result;", "return result;")]),
     Mutant("deferred blocks are ordered before idle memory goes", ["freed_async static ordered / freed_while_idle"], [
         ("if (!released && atomic_load(&pool->shown.deferring)) {", "if (atomic_load(&pool->shown.deferring)) {")]),
+    Mutant("what one's own cudaFreeAsync has freed is waited for as what one's own cudaFree has",
+           ["order", "freed_async static preloaded / refused_behind_own_free"], [
+        ("how = all_async(lists) ? POOL_ORDER_ASYNC : POOL_ORDER_OWN;", "how = POOL_ORDER_OWN;")]),
+    Mutant("what one's own cudaFree has freed is waited for as what cudaFreeAsync has", ["order"], [
+        ("if (!block->freed) return false;", "if (!block->size) return false;")]),
+    Mutant("an order of what cudaFreeAsync has freed counts as one of cudaFree",
+           ["freed_async static preloaded / refused_behind_own_free"], [
+        ("how == POOL_ORDER_OWN ? thread_slot : SLOT_USER_OTHERS", "is_own ? thread_slot : SLOT_USER_OTHERS")]),
+    Mutant("a driver without an order never has back what cudaFreeAsync has freed", ["shim_order"], [
+        ("const bool is_own = how != POOL_ORDER_DEVICE;", "const bool is_own = how == POOL_ORDER_OWN;")]),
     Mutant("the next context in the entry has the events of the one before", ["shim_free_streams"], [
         ("atomic_store(&streams->at[i].event[part], NULL);", "(void)part;")]),
 ]
