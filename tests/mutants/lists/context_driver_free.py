@@ -28,7 +28,7 @@ MUTANTS = [
         ("i < SLOTS_ALL + SLOTS; i++) { event =", "i < SLOTS_ALL; i++) { event =")]),
     Mutant("deferred blocks are not there beside a free in the driver", ["waits static relaxed / freed_beside_free"], [
         ("deferred = bytes ? POOL_DEFERRED_NONE : pool_deferred_by(context->pool);", "deferred = POOL_DEFERRED_NONE;")]),
-    Mutant("what cudaFreeAsync has freed is waited for beside a free in the driver", ["deferred", *scenes("beside_pitched_free")], [
+    Mutant("what cudaFreeAsync has freed is waited for beside a free in the driver", ["deferred"], [
         ("else if (!block->freed) by = POOL_DEFERRED_OWN;", "else by = POOL_DEFERRED_OWN;")]),
     Mutant("others' deferred blocks are waited for as one's own", ["deferred"], [
         ("(!block->freed && magazine->deferred_by != &magazine_index)", "false")]),
