@@ -83,7 +83,7 @@ static struct block *take_async(struct pool *pool, struct magazine *magazine, co
     if (!has_ended(magazine, ended))
         return NULL;
     while ((block = *link)) {
-        if (block->freed && block->freed <= ended[block->freed % POOL_PLACES]) {
+        if (freed_is_marked(block->freed) && block->freed <= ended[block->freed % POOL_PLACES]) {
             *link = block->link;
             block->link = taken;
             taken = block;
@@ -91,7 +91,7 @@ static struct block *take_async(struct pool *pool, struct magazine *magazine, co
             magazine->deferred_large -= block->size >= LARGE_MIN;
             book(&magazine->deferred_bytes, -native_size(block->size));
         } else {
-            if (block->freed)
+            if (freed_is_marked(block->freed))
                 places = deferred_async_note(magazine, places, block->freed);
             link = &block->link;
         }
@@ -132,22 +132,34 @@ size_t deferred_bytes(const struct pool *pool)
     return bytes;
 }
 
+/* With the magazine's lock. */
+static enum pool_deferred deferred_by(const struct magazine *magazine)
+{
+    enum pool_deferred by = POOL_DEFERRED_NONE;
+
+    for (const struct block *block = magazine->deferred; block && by != POOL_DEFERRED_OTHERS; block = block->link) {
+        if (block->freed == POOL_FREED_UNMARKED || (!block->freed && magazine->deferred_by != &magazine_index))
+            by = POOL_DEFERRED_OTHERS;
+        else if (!block->freed)
+            by = POOL_DEFERRED_OWN;
+    }
+    return by;
+}
+
 enum pool_deferred pool_deferred_by(struct pool *pool)
 {
     const unsigned int count = magazine_count(pool);
-    bool any = false, others = false;
+    enum pool_deferred by = POOL_DEFERRED_NONE, here;
 
-    if (atomic_load_explicit(&pool->shown.later, memory_order_relaxed))
-        return POOL_DEFERRED_NONE;
-    for (unsigned int i = 0; i < count; i++) {
+    for (unsigned int i = 0; i < count && by != POOL_DEFERRED_OTHERS; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
         if (!size_value(&magazine->deferred_bytes))
             continue;
         magazine_visit(magazine);
-        any |= magazine->deferred != NULL;
-        others |= magazine->deferred && magazine->deferred_by != &magazine_index;
+        here = deferred_by(magazine);
         magazine_unlock(magazine);
+        by = here == POOL_DEFERRED_NONE ? by : here;
     }
-    return !any ? POOL_DEFERRED_NONE : others ? POOL_DEFERRED_OTHERS : POOL_DEFERRED_OWN;
+    return by;
 }

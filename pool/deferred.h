@@ -20,6 +20,12 @@
  * others would fit beside it. */
 #define BATCH_PART 4u
 
+/* block->freed of a block whose work pool_order_ops.freed_async_ended will know of. */
+static inline bool freed_is_marked(uint64_t freed)
+{
+    return freed >= POOL_PLACES;
+}
+
 /* With the magazine's lock: it defers a block of pool_free_async with this number. Returns the places with its own. */
 static inline size_t deferred_async_note(struct magazine *magazine, size_t places, uint64_t freed)
 {
@@ -37,7 +43,7 @@ static inline void magazine_defer(struct pool *pool, struct magazine *magazine, 
     const size_t size = block->size;
 
     block->freed = freed;
-    if (freed)
+    if (freed_is_marked(freed))
         size_set(&magazine->deferred_async,
                  deferred_async_note(magazine, size_value(&magazine->deferred_async), freed));
     if (magazine->deferred_by != &magazine_index)

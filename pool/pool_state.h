@@ -40,7 +40,7 @@ struct magazine {
     atomic_uint visitors; /* threads that hold or want the lock for a moment without using the magazine; a hint */
     atomic_bool used;     /* a thread has used the magazine */
     unsigned int cached_count, deferred_count, deferred_large;
-    _Atomic size_t deferred_async; /* a bit for each place of deferred blocks of pool_free_async */
+    _Atomic size_t deferred_async; /* a bit for each place of deferred blocks that are marked */
     _Atomic ptrdiff_t handed;      /* bytes handed out here less bytes freed here, since handed_collect */
     _Atomic ptrdiff_t handed_most; /* the maximum of that */
     struct block *deferred;        /* deferred blocks: PENDING and not ordered yet */

@@ -151,6 +151,16 @@ static void publish_async(struct pool *pool)
     atomic_fetch_sub(&pool->shown.ordering, 1);
 }
 
+/* All blocks of these lists were freed by frees that wait for nothing. */
+static bool all_async(struct block *const lists[MAGAZINES])
+{
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        for (const struct block *block = lists[i]; block; block = block->link)
+            if (!block->freed)
+                return false;
+    return true;
+}
+
 /*
  * Order all work handed to the device so far before later work. Then block (NULL: none) and all blocks deferred before
  * the call can be handed out; with batched frees, mainly those in this thread's magazine, see deferred_take. An order()
@@ -182,7 +192,7 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
         block->link = NULL;
     lists[MAGAZINES] = block;
     if (how == POOL_ORDER_DEVICE && is_own)
-        how = POOL_ORDER_OWN;
+        how = all_async(lists) ? POOL_ORDER_ASYNC : POOL_ORDER_OWN;
     /* Other threads may have taken all deferred blocks meanwhile: then there is nothing to order. */
     rc = block || taken ? order_and_fill(pool, lists, MAGAZINES + 1, how) : -EBUSY;
     for (unsigned int i = 0; i < taken; i++)

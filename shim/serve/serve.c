@@ -380,8 +380,8 @@ enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
     case CUDA_SUCCESS:
         if (ipc_table_any() && free_parks(addr, /* waits: */ false, &verdict))
             return verdict;
-        marked = freed;
-        return free_with(freed ? marked_release : pool_free_later, addr);
+        marked = freed ? freed : POOL_FREED_UNMARKED;
+        return free_with(marked_release, addr);
     case CUDA_ERROR_INVALID_HANDLE:
         return SERVE_NOWHERE;
     default:

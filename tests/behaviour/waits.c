@@ -337,6 +337,43 @@ BT_TEST(freed_beside_free)
     return relaxed ? bt_thread_join(&releasing) : 0;
 }
 
+/* Ends the device's work soon. */
+static int soon_releasing_main(void *unused)
+{
+    bt_nap(100000);
+    bt_work_end(&release);
+    return 0;
+}
+
+/* Memory that a stream frees meanwhile is there once a thread has waited for the stream. The library learns that when
+ * the free in the driver has returned. */
+BT_TEST(freed_by_stream_beside_free)
+{
+    struct bt_thread thread, releasing;
+    size_t avail, total;
+    void *p, *q = NULL;
+    cudaError_t served;
+
+    TRY(bt_work_begin());
+    TRY(bt_usable(4096));
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    OK(cudaMemGetInfo(&avail, &total));
+    OK(cudaMalloc(&p, avail / 2));
+    TRY(passing_begin(&thread, &pinned));
+    OK(cudaFreeAsync(p, stream));
+    OK(cudaStreamSynchronize(stream));
+    TRY(bt_thread_start(&releasing, soon_releasing_main, NULL));
+    served = cudaMallocAsync(&q, avail - 64 * BT_MIB, stream); /* the driver's own pool needs some more */
+    bt_work_end(&release);
+    TRY(bt_thread_join(&thread));
+    TRY(bt_thread_join(&releasing));
+    EXPECT(served, cudaSuccess);
+    OK(cudaFreeAsync(q, stream));
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaStreamDestroy(stream));
+    return 0;
+}
+
 /* --- beside the end of another context --- */
 
 #define END_MS 1500

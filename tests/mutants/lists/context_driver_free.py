@@ -28,10 +28,15 @@ MUTANTS = [
         ("i < SLOTS_ALL + SLOTS; i++) { event =", "i < SLOTS_ALL; i++) { event =")]),
     Mutant("deferred blocks are not there beside a free in the driver", ["waits static relaxed / freed_beside_free"], [
         ("deferred = bytes ? POOL_DEFERRED_NONE : pool_deferred_by(context->pool);", "deferred = POOL_DEFERRED_NONE;")]),
-    Mutant("what cudaFreeAsync has freed is waited for beside a free in the driver", ["deferred", *scenes("beside_pitched_free")], [
-        ("if (atomic_load_explicit(&pool->shown.later, memory_order_relaxed)) return POOL_DEFERRED_NONE;", "")]),
+    Mutant("what cudaFreeAsync has freed is waited for beside a free in the driver", ["deferred"], [
+        ("else if (!block->freed) by = POOL_DEFERRED_OWN;", "else by = POOL_DEFERRED_OWN;")]),
     Mutant("others' deferred blocks are waited for as one's own", ["deferred"], [
-        ("others |= magazine->deferred && magazine->deferred_by != &magazine_index;", "")]),
+        ("(!block->freed && magazine->deferred_by != &magazine_index)", "false")]),
+    Mutant("what a stream has freed beside a free in the driver is not there after that",
+           ["deferred", *scenes("freed_by_stream_beside_free")], [("block->freed == POOL_FREED_UNMARKED ||", "")]),
+    Mutant("what a stream has freed beside a free in the driver is waited for as one's own",
+           scenes("beside_captured_free"), [
+        ("freed ? freed : POOL_FREED_UNMARKED", "freed")]),
     Mutant("a request waits as long again for a free in the driver", ["shim_driver_free"], [
         ("return again && patience > ARRIVALS_AGAIN_NS ?", "return again && false ?")]),
     Mutant("nothing is asked any more after a free in the driver", ["shim_driver_free"], [

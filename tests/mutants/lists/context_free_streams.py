@@ -23,7 +23,7 @@ MUTANTS = [
     Mutant("a stream's free goes by another stream's event", ["shim_free_streams"], [
         ("block->freed <= ended[block->freed % POOL_PLACES]", "block->freed <= ended[2]")]),
     Mutant("blocks that are left after a question hide where they were freed", ["shim_free_streams"], [
-        ("if (block->freed) places = deferred_async_note(magazine, places, block->freed);", "")]),
+        ("if (freed_is_marked(block->freed)) places = deferred_async_note(magazine, places, block->freed);", "")]),
     Mutant("the newest generation is never closed", ["shim_free_streams"], [
         ("if (at->ended == at->generation - 1 && is_used(at))", "if (at->generation == 1 && is_used(at))")]),
     Mutant("the newest generation is closed before the one before has ended", ["shim_free_streams"], [
@@ -48,13 +48,13 @@ MUTANTS = [
     Mutant("no event is recorded beside a capture", ["freed_async static preloaded / freed_beside_capture"], [
         ("(stream == CU_STREAM_LEGACY && capture_active()) || atomic", "capture_active() || atomic")]),
     Mutant("deferred blocks of any kind go by the streams' word", ["shim_free_streams"], [
-        ("if (block->freed && block->freed <=", "if (block->freed <=")]),
+        ("if (freed_is_marked(block->freed) && block->freed <=", "if (block->freed <=")]),
     Mutant("blocks that were put back go by the streams' word", ["shim_free_streams"], [
         ("magazine_defer(pool, magazine, block, block->freed);", "magazine_defer(pool, magazine, block, 1);")]),
     Mutant("blocks that were put back do not go by the streams' word", ["shim_free_streams"], [
         ("magazine_defer(pool, magazine, block, block->freed);", "magazine_defer(pool, magazine, block, 0);")]),
     Mutant("blocks of later generations go by the streams' word", ["shim_free_streams"], [
-        ("if (block->freed && block->freed <= ended[block->freed % POOL_PLACES]) {", "if (block->freed) {")]),
+        ("if (freed_is_marked(block->freed) && block->freed <= ended[block->freed % POOL_PLACES]) {", "if (freed_is_marked(block->freed)) {")]),
     Mutant("a later block hides an earlier one", ["shim_free_streams"], [
         ("if (!(places & place) || freed < *first)", "")]),
     Mutant("the question after a wait is that for all work", ["shim_free_streams"], [
@@ -67,6 +67,16 @@ MUTANTS = [
         ("driver->cuEventDestroy_v2(event); return result;", "return result;")]),
     Mutant("deferred blocks are ordered before idle memory goes", ["freed_async static ordered / freed_while_idle"], [
         ("if (!released && atomic_load(&pool->shown.deferring)) {", "if (atomic_load(&pool->shown.deferring)) {")]),
+    Mutant("what one's own cudaFreeAsync has freed is waited for as what one's own cudaFree has",
+           ["order", "freed_async static preloaded / refused_behind_own_free"], [
+        ("how = all_async(lists) ? POOL_ORDER_ASYNC : POOL_ORDER_OWN;", "how = POOL_ORDER_OWN;")]),
+    Mutant("what one's own cudaFree has freed is waited for as what cudaFreeAsync has", ["order"], [
+        ("if (!block->freed) return false;", "if (!block->size) return false;")]),
+    Mutant("an order of what cudaFreeAsync has freed counts as one of cudaFree",
+           ["freed_async static preloaded / refused_behind_own_free"], [
+        ("how == POOL_ORDER_OWN ? thread_slot : SLOT_USER_OTHERS", "is_own ? thread_slot : SLOT_USER_OTHERS")]),
+    Mutant("a driver without an order never has back what cudaFreeAsync has freed", ["shim_order"], [
+        ("const bool is_own = how != POOL_ORDER_DEVICE;", "const bool is_own = how == POOL_ORDER_OWN;")]),
     Mutant("the next context in the entry has the events of the one before", ["shim_free_streams"], [
         ("atomic_store(&at->event[part], NULL);", "(void)part;")]),
 ]

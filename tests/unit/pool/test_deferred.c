@@ -330,13 +330,28 @@ KEPT_CASE(test_flush_later_destroyed)
     assert_false(pool_later_any());
 }
 
-/* Whose frees are deferred: cudaFreeAsync's are not free yet natively, and nobody's business. */
+static bool none_has_ended(void *arg, uint64_t ret_ended[POOL_PLACES])
+{
+    memset(ret_ended, 0, POOL_PLACES * sizeof(ret_ended[0]));
+    return true;
+}
+
+/* Whose frees are deferred: what cudaFreeAsync has freed is not free yet natively, and nobody's business, unless
+ * nothing is known of its work. */
 KEPT_CASE(test_whose_frees)
 {
-    uint64_t addr[3];
+    struct pool_config config = fake_config(env->fake);
+    static struct pool_order_ops order;
+    uint64_t addr[4];
 
-    ENV_WITH(env, deferred_min = 64 * MIB);
-    alloc_all(env->pool, addr, 3, 2 * MIB);
+    config.deferred_min = 64 * MIB;
+    order = *config.order;
+    order.freed_async_ended = none_has_ended;
+    config.order = &order;
+    env_pool(env, &config);
+    alloc_all(env->pool, addr, 4, 2 * MIB);
+    assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_NONE);
+    assert_int_equal(pool_free_async(addr[3], POOL_PLACES), 0);
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_NONE);
     release(addr[0]);
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_OWN);
@@ -344,8 +359,8 @@ KEPT_CASE(test_whose_frees)
     release(addr[1]);
     env->pool->magazines[0].deferred_by = NULL;
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_OTHERS);
-    assert_int_equal(pool_free_later(addr[2]), 0);
-    assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_NONE);
     pool_trim(env->pool, "test");
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_NONE);
+    assert_int_equal(pool_free_async(addr[2], POOL_FREED_UNMARKED), 0);
+    assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_OTHERS);
 }

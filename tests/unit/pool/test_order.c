@@ -153,7 +153,7 @@ static enum pool_order_how how_of_trim(struct env *env)
     return env->fake->how;
 }
 
-/* order() is told whether the calling thread has freed all deferred blocks. */
+/* order() is told whether the calling thread has freed all deferred blocks, and whether natively it has waited. */
 POOL_CASE(test_order_of_deferred_frees_says_whose_they_are)
 {
     uint64_t addr[9];
@@ -179,6 +179,11 @@ POOL_CASE(test_order_of_deferred_frees_says_whose_they_are)
     env->fake->order_rc = 0;
     assert_int_equal(how_of_trim(env), POOL_ORDER_OWN);
     release(addr[7]);
+    assert_int_equal(how_of_trim(env), POOL_ORDER_OWN);
+    assert_int_equal(pool_free_async(addr[8], POOL_FREED_UNMARKED), 0);
+    assert_int_equal(how_of_trim(env), POOL_ORDER_ASYNC);
+    assert_int_equal(pool_free_async(alloc(env->pool, 2 * MIB), POOL_FREED_UNMARKED), 0);
+    release(alloc(env->pool, 2 * MIB));
     assert_int_equal(how_of_trim(env), POOL_ORDER_OWN);
 }
 
