@@ -306,8 +306,12 @@ static bool result_print(void)
 
 __attribute__((noreturn)) static void usage_die(const char *option, const char *value)
 {
-    fprintf(stderr, "cupool-replay: %s%s%snot understood: %s\n", *option ? "--" : "", option, *option ? ": " : "",
-            value);
+    if (*option)
+        fprintf(stderr, "cupool-replay: --%s: not understood: %s\n", option, value);
+    else
+        fprintf(stderr,
+                "cupool-replay: not understood: %s; it reads standard input, cupool-trace replay reads traces\n",
+                value);
     exit(2);
 }
 

@@ -45,6 +45,16 @@ class Setup(unittest.TestCase):
                                       env={"PATH": f"{tmp}:{os.environ['PATH']}", "CUPOOL_OS_RELEASE": str(release)})
                 self.assertEqual(("universe" in done.stdout, done.returncode, done.stderr), (said, 0, ""), (system, components))
 
+    def test_a_release_of_ubuntu_newer_than_debootstrap(self) -> None:
+        """scripts/bare-start names the script that debootstrap has for all of them."""
+        function = re.search(r"(?ms)^make_base\(\) \{.*?^\}\n", (ROOT / "scripts/bare-start").read_text())
+        assert function
+        for components, last in (("main,universe", " /usr/share/debootstrap/scripts/gutsy"), ("", "")):
+            words = f"apart() {{ echo \"$*\"; }}; carry_network() {{ :; }}; tmp=/nowhere arch= mirror=MIRROR components={components}\n"
+            done = subprocess.run(["sh", "-uc", f"{words}{function[0]}make_base newer"], capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertRegex(done.stdout, rf"\Adebootstrap .*newer /nowhere/newer MIRROR{last}\n\Z")
+
 
 @unittest.skipUnless(MESON, "no meson")
 class Case(unittest.TestCase):

@@ -157,7 +157,7 @@ class Program(unittest.TestCase):
                         ["--decay", "soon"], ["more"], ["--limit"], ["--print"], ["--random", "0"]):
             with self.subTest(options=options):
                 self.assertEqual(replay("", *options, rc=2).stdout, "")
-        self.assertEqual(replay("", "more", rc=2).stderr, "cupool-replay: not understood: more\n")
+        self.assertEqual(replay("", "more", rc=2).stderr, "cupool-replay: not understood: more; it reads standard input, cupool-trace replay reads traces\n")
         for options in ([], ["--help"], ["--version"], ["--random", "5", "--print"]):
             with open("/dev/full", "wb") as full:
                 done = subprocess.run([PROGRAM, *options], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True)
