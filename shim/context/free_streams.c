@@ -117,7 +117,7 @@ void free_streams_ask(struct free_streams *streams, const struct real_driver *dr
 {
     CUevent events[FREE_STREAMS_MAX];
     uint64_t closed[FREE_STREAMS_MAX];
-    bool reached[FREE_STREAMS_MAX];
+    bool reached[FREE_STREAMS_MAX] = {false};
 
     /* The closed generations, and then those that are closed in their place. */
     for (unsigned int round = 0; round < 2; round++) {
