@@ -129,14 +129,32 @@ void serve_bypassed(uint64_t addr, size_t size, const void *caller)
         guard_alloc(NULL, addr, size, caller);
 }
 
-static inline int release_checked(int (*release)(uint64_t addr), uint64_t addr)
+/* How the pool gets a block back. freed: for pool_free_async. */
+typedef int release_fn(uint64_t addr, uint64_t freed);
+
+static int release_free(uint64_t addr, uint64_t freed)
 {
-    if (guard_on())
-        guard_free(addr, /* may_wait: */ release == pool_free);
-    return release(addr);
+    return pool_free(addr);
 }
 
-static __attribute__((noinline)) int release_traced(int (*release)(uint64_t addr), uint64_t addr)
+static int release_later(uint64_t addr, uint64_t freed)
+{
+    return pool_free_later(addr);
+}
+
+static int release_never(uint64_t addr, uint64_t freed)
+{
+    return pool_free_never(addr);
+}
+
+static inline int release_checked(release_fn *release, uint64_t addr, uint64_t freed)
+{
+    if (guard_on())
+        guard_free(addr, /* may_wait: */ release == release_free);
+    return release(addr, freed);
+}
+
+static __attribute__((noinline)) int release_traced(release_fn *release, uint64_t addr, uint64_t freed)
 {
     struct trace_block event = {.device = -1, .addr = addr};
     struct pool *pool = NULL;
@@ -150,15 +168,15 @@ static __attribute__((noinline)) int release_traced(int (*release)(uint64_t addr
         event.size = size;
         trace_block(TRACE_BLOCK_FREE_REQUESTED, &event);
     }
-    rc = release_checked(release, addr);
+    rc = release_checked(release, addr, freed);
     if (size && rc == 0)
         trace_block(TRACE_BLOCK_FREE_COMPLETED, &event);
     return rc;
 }
 
-static inline int release_now(int (*release)(uint64_t addr), uint64_t addr)
+static inline int release_now(release_fn *release, uint64_t addr, uint64_t freed)
 {
-    return trace_allocs() ? release_traced(release, addr) : release_checked(release, addr);
+    return trace_allocs() ? release_traced(release, addr, freed) : release_checked(release, addr, freed);
 }
 
 /* Pins the memory; waits while a call is under way that may end its context, not for ever. The caller ends the pin. */
@@ -183,16 +201,16 @@ static struct pins *pin_beside_end(uint64_t addr, enum context_free *ret_may)
 
 /* A free while a call is under way that may end a context, perhaps this memory's. Kept out of line, away from the usual
  * path. */
-static __attribute__((noinline, cold)) int release_beside_end(int (*release)(uint64_t addr), uint64_t addr)
+static __attribute__((noinline, cold)) int release_beside_end(release_fn *release, uint64_t addr, uint64_t freed)
 {
     enum context_free may;
     struct pins *own = pin_beside_end(addr, &may);
     int rc = -ENOENT; /* the context is gone: the driver may have given its addresses to somebody else */
 
     if (may == FREE_NOW)
-        rc = release_now(release, addr);
+        rc = release_now(release, addr, freed);
     else if (may == FREE_LATER)
-        rc = release == pool_free ? pool_free_later(addr) : release(addr);
+        rc = release == release_free ? pool_free_later(addr) : release(addr, freed);
     pin_end(own);
     return rc;
 }
@@ -269,7 +287,7 @@ static __attribute__((noinline, cold)) enum serve_verdict free_elsewhere(uint64_
     return driver && returning_is(driver, addr) ? SERVE_INVALID : SERVE_FORWARD;
 }
 
-static enum serve_verdict free_with(int (*release)(uint64_t addr), uint64_t addr)
+static enum serve_verdict free_with(release_fn *release, uint64_t addr, uint64_t freed)
 {
     enum serve_verdict verdict;
     struct pins *own;
@@ -278,14 +296,14 @@ static enum serve_verdict free_with(int (*release)(uint64_t addr), uint64_t addr
 
     if (process_is_passive())
         return SERVE_FORWARD;
-    if (!thread_may_free(addr, &verdict) && (verdict != SERVE_OVER || release == pool_free))
+    if (!thread_may_free(addr, &verdict) && (verdict != SERVE_OVER || release == release_free))
         return verdict;
     own = pin_begin(PIN_ADDRESS(addr));
     closing = atomic_load_explicit(&contexts_closing, memory_order_acquire);
-    rc = closing ? 0 : release_now(release, addr);
+    rc = closing ? 0 : release_now(release, addr, freed);
     pin_end(own);
     if (closing)
-        rc = release_beside_end(release, addr);
+        rc = release_beside_end(release, addr, freed);
     switch (rc) {
     case 0:
         return SERVE_DONE;
@@ -327,7 +345,7 @@ static __attribute__((noinline, cold)) bool free_parks(uint64_t addr, bool waits
     return is != IPC_FREE_NOW;
 }
 
-static int parked_release(uint64_t addr)
+static int parked_release(uint64_t addr, uint64_t freed)
 {
     return ipc_table_take(addr) ? pool_free_later(addr) : -ENOENT;
 }
@@ -339,7 +357,7 @@ void serve_ipc_tick(uint64_t now)
     ipc_server_tick(now);
     while (ipc_table_any() && ipc_table_released(&addr)) {
         process_bypass_end(); /* this is a free of the program's */
-        free_with(parked_release, addr);
+        free_with(parked_release, addr, 0);
         process_bypass_begin();
         ipc_table_take(addr); /* if its context is gone */
         /* That may have closed a descriptor of GPU memory, which takes longer than all that an open needs of us. */
@@ -353,15 +371,7 @@ enum serve_verdict serve_free(uint64_t addr)
 
     if (ipc_table_any() && free_parks(addr, /* waits: */ true, &verdict))
         return verdict;
-    return free_with(pool_free, addr);
-}
-
-/* While this thread is inside marked_release: the free's number for the pool. */
-static __thread uint64_t marked __attribute__((tls_model("initial-exec")));
-
-static int marked_release(uint64_t addr)
-{
-    return pool_free_async(addr, marked);
+    return free_with(release_free, addr, 0);
 }
 
 enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
@@ -371,7 +381,7 @@ enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
     uint64_t freed;
 
     if (!pool)
-        return free_with(pool_free_later, addr);
+        return free_with(release_later, addr, 0);
     if (!thread_is_answered() || context_failed(context_of(pool)))
         return SERVE_UNFREED;
     /* The next order in the context covers the work of its own streams only; a stream of another context has to be
@@ -380,14 +390,13 @@ enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
     case CUDA_SUCCESS:
         if (ipc_table_any() && free_parks(addr, /* waits: */ false, &verdict))
             return verdict;
-        marked = freed ? freed : POOL_FREED_UNMARKED;
-        return free_with(marked_release, addr);
+        return free_with(pool_free_async, addr, freed ? freed : POOL_FREED_UNMARKED);
     case CUDA_ERROR_INVALID_HANDLE:
         return SERVE_NOWHERE;
     default:
         log_once(LOG_WARN, "memory that was freed on another context's stream is not used again: the stream has not "
                            "come there within a second");
-        return free_with(pool_free_never, addr);
+        return free_with(release_never, addr, 0);
     }
 }
 

@@ -15,7 +15,7 @@ MUTANTS = [
     Mutant("a free that fails returns the current context's error", ["world / Errors.test_frees_by_a_thread_in_another_context"], [
         ("(void)context_enter(ret_failed->context, &ret_failed->visit);", "ret_failed->visit = (struct visit){0};")]),
     Mutant("contexts: a free beside an ending context makes calls in it", ["shim_ending"], [
-        ("rc = release == pool_free ? pool_free_later(addr) : release(addr);", "rc = release(addr);")]),
+        ("rc = release == release_free ? pool_free_later(addr) : release(addr, freed);", "rc = release(addr, freed);")]),
     Mutant("ipc: a block that another process holds changes what ranks register", ["ipc_beside / Exporter.test_where_ranks_have_to_agree"], [
         ("process_hooks_driver() && !nccl_ranks_agree();", "process_hooks_driver();", "tickets_are_made")]),
     Mutant("the handle of a range that NCCL asks for makes the device strict", ["callers"], [
@@ -41,7 +41,7 @@ MUTANTS = [
 
     # --- the order of frees ---
     Mutant("a free in a host function that needs no call of the driver is made", ["free_errors static relaxed"], [
-        ("if (!thread_may_free(addr, &verdict) && (verdict != SERVE_OVER || release == pool_free)) return verdict;",
+        ("if (!thread_may_free(addr, &verdict) && (verdict != SERVE_OVER || release == release_free)) return verdict;",
          "verdict = SERVE_DONE; (void)verdict;")]),
     Mutant("a free in a context that has ended is made", ["contexts static preloaded / free_after_end"], [
         ("*ret_over = current_is_over(driver, current, &asked);", "*ret_over = false; asked = true; (void)current_is_over;")]),
@@ -51,7 +51,7 @@ MUTANTS = [
         ("if (verdict == SERVE_OVER) return free_anew(ptr, CALLER);",
          "if (verdict == SERVE_OVER) return cudaErrorContextIsDestroyed; (void)free_anew;")]),
     Mutant("guard bytes: cudaFreeAsync waits", ["hang / Hang.test_guard_bytes_wait_only_where_a_free_does"], [
-        ("/* may_wait: */ release == pool_free", "/* may_wait: */ true")]),
+        ("/* may_wait: */ release == release_free", "/* may_wait: */ true")]),
 
     # --- errors ---
     Mutant("a second free of a segment that is on its way back reaches the driver",
@@ -79,7 +79,7 @@ MUTANTS = [
     Mutant("ipc: the free of a held block passes over an error", ["ipc_beside / Exporter.test_an_error_of_the_device"], [
         ("*ret_verdict = SERVE_FAILED;", ";")]),
     Mutant("ipc: a block that nobody holds any more stays", ["ipc / Held.test_until_it_is_closed", "ipc / Held.test_until_the_importer_is_gone"], [
-        ("free_with(parked_release, addr);", "(void)parked_release;")]),
+        ("free_with(parked_release, addr, 0);", "(void)parked_release;")]),
     Mutant("ipc: a freed block that is held is there for the program", ["ipc / Held.test_until_it_is_closed"], [
         ("|| (ipc_table_any() && ipc_table_parked(*ret_base)))", ")"), ("(!pool_is_live(addr) || (ipc_table_any() && ipc_table_parked(addr)))", "!pool_is_live(addr)")]),
     Mutant("ipc: a process opens its own block", ["ipc / Bytes.test_whoever_opens_its_own"], [
@@ -105,8 +105,8 @@ MUTANTS = [
 
     # --- cupool.h ---
     Mutant("allocation events: what a free waits in is not seen", ["hang / Hang.test_what_a_free_waits_in_is_seen"], [
-        ("trace_block(TRACE_BLOCK_FREE_REQUESTED, &event); } rc = release_checked(release, addr);",
-         "} rc = release_checked(release, addr); if (size) trace_block(TRACE_BLOCK_FREE_REQUESTED, &event);")]),
+        ("trace_block(TRACE_BLOCK_FREE_REQUESTED, &event); } rc = release_checked(release, addr, freed);",
+         "} rc = release_checked(release, addr, freed); if (size) trace_block(TRACE_BLOCK_FREE_REQUESTED, &event);")]),
 
     # --- that no test had noticed once ---
     Mutant("a direct allocation is not disowned", ["passthrough static preloaded"], [
