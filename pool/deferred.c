@@ -132,16 +132,14 @@ size_t deferred_bytes(const struct pool *pool)
     return bytes;
 }
 
-/* With the magazine's lock. */
-static enum pool_deferred deferred_by(const struct magazine *magazine)
+/* With the magazine's lock: whose blocks it defers, beside those that `by` is about. */
+static enum pool_deferred deferred_by(const struct magazine *magazine, enum pool_deferred by)
 {
-    enum pool_deferred by = POOL_DEFERRED_NONE;
-
     for (const struct block *block = magazine->deferred; block && by != POOL_DEFERRED_OTHERS; block = block->link) {
-        if (block->freed == POOL_FREED_UNMARKED || (!block->freed && magazine->deferred_by != &magazine_index))
-            by = POOL_DEFERRED_OTHERS;
-        else if (!block->freed)
-            by = POOL_DEFERRED_OWN;
+        if (!block->freed)
+            by = magazine->deferred_by == &magazine_index ? POOL_DEFERRED_OWN : POOL_DEFERRED_OTHERS;
+        else if (!freed_is_marked(block->freed) && by == POOL_DEFERRED_NONE)
+            by = POOL_DEFERRED_UNKNOWN;
     }
     return by;
 }
@@ -149,7 +147,7 @@ static enum pool_deferred deferred_by(const struct magazine *magazine)
 enum pool_deferred pool_deferred_by(struct pool *pool)
 {
     const unsigned int count = magazine_count(pool);
-    enum pool_deferred by = POOL_DEFERRED_NONE, here;
+    enum pool_deferred by = POOL_DEFERRED_NONE;
 
     for (unsigned int i = 0; i < count && by != POOL_DEFERRED_OTHERS; i++) {
         struct magazine *magazine = &pool->magazines[i];
@@ -157,9 +155,8 @@ enum pool_deferred pool_deferred_by(struct pool *pool)
         if (!size_value(&magazine->deferred_bytes))
             continue;
         magazine_visit(magazine);
-        here = deferred_by(magazine);
+        by = deferred_by(magazine, by);
         magazine_unlock(magazine);
-        by = here == POOL_DEFERRED_NONE ? by : here;
     }
     return by;
 }

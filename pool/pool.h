@@ -71,7 +71,6 @@ enum pool_order_how {
     POOL_ORDER_FREE,   /* as for a cudaFree: the device waits, or the host where the device cannot */
     POOL_ORDER_DEVICE, /* the device may wait, the host may not */
     POOL_ORDER_OWN,    /* as POOL_ORDER_DEVICE; the calling thread itself has freed all that this orders */
-    POOL_ORDER_ASYNC,  /* as POOL_ORDER_OWN, by frees that wait for nothing (pool_free_async) */
 };
 
 /* The places (streams) where blocks of pool_free_async are freed; not more than a size_t has bits. */
@@ -194,8 +193,8 @@ int pool_free(uint64_t addr);
  * pool_alloc needs it. -ENOENT and -EINVAL as above. */
 int pool_free_later(uint64_t addr);
 /* As pool_free_later, for a free that natively waits for nothing. freed: its number, POOL_PLACES or more, whose
- * remainder by POOL_PLACES is its place; pool_order_ops.freed_async_ended will know that its work has ended; of two
- * frees at one place the later one's is not smaller. Or POOL_FREED_UNMARKED: nothing will be known of that work. */
+ * remainder by POOL_PLACES is its place: pool_order_ops.freed_async_ended will know that its work has ended. Or
+ * POOL_FREED_UNMARKED: nothing will be known of that work. */
 #define POOL_FREED_UNMARKED 1u
 int pool_free_async(uint64_t addr, uint64_t freed);
 
@@ -235,12 +234,13 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
 /* Publish deferred blocks, if that takes no wait. */
 void pool_flush(struct pool *pool);
 
-/* Whose frees are deferred now, of blocks that may be free natively. Those of pool_free_async are not: else their work
- * would be known to have ended. */
+/* Whose frees are deferred now, of blocks that may be free natively. Those of pool_free_async with a number are not:
+ * else their work would be known to have ended. */
 enum pool_deferred {
     POOL_DEFERRED_NONE,
-    POOL_DEFERRED_OTHERS, /* or POOL_FREED_UNMARKED */
-    POOL_DEFERRED_OWN,    /* the calling thread's alone */
+    POOL_DEFERRED_UNKNOWN, /* POOL_FREED_UNMARKED alone */
+    POOL_DEFERRED_OTHERS,
+    POOL_DEFERRED_OWN, /* the calling thread's, beside POOL_FREED_UNMARKED */
 };
 enum pool_deferred pool_deferred_by(struct pool *pool);
 

@@ -151,12 +151,12 @@ static void publish_async(struct pool *pool)
     atomic_fetch_sub(&pool->shown.ordering, 1);
 }
 
-/* All blocks of these lists were freed by frees that wait for nothing. */
-static bool all_async(struct block *const lists[MAGAZINES])
+/* Natively none of these blocks is there yet, unless a question has left some out: publish_async has asked. */
+static bool all_marked(struct block *const lists[MAGAZINES])
 {
     for (unsigned int i = 0; i < MAGAZINES; i++)
         for (const struct block *block = lists[i]; block; block = block->link)
-            if (!block->freed)
+            if (!freed_is_marked(block->freed))
                 return false;
     return true;
 }
@@ -192,9 +192,13 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
         block->link = NULL;
     lists[MAGAZINES] = block;
     if (how == POOL_ORDER_DEVICE && is_own)
-        how = all_async(lists) ? POOL_ORDER_ASYNC : POOL_ORDER_OWN;
-    /* Other threads may have taken all deferred blocks meanwhile: then there is nothing to order. */
-    rc = block || taken ? order_and_fill(pool, lists, MAGAZINES + 1, how) : -EBUSY;
+        how = POOL_ORDER_OWN;
+    /* Other threads may have taken all deferred blocks meanwhile: then there is nothing to order. Nor is there for a
+     * request that natively is refused: even on the device its wait is not owed. */
+    if ((block || taken) && (how == POOL_ORDER_FREE || how == POOL_ORDER_ASK || !all_marked(lists)))
+        rc = order_and_fill(pool, lists, MAGAZINES + 1, how);
+    else
+        rc = -EBUSY;
     for (unsigned int i = 0; i < taken; i++)
         list_publish(pool, &pool->magazines[i], lists[i], is_own, rc);
     if (taking) {

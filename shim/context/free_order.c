@@ -382,14 +382,13 @@ static CUresult order_ask(struct context *context)
 }
 
 /*
- * Order deferred frees on the device. Where the device's order is not enough, nothing waits: CUDA_ERROR_NOT_READY
- * unless all work has ended already. A driver that has no such order cannot be asked either: it is waited for at this
- * thread's own frees, since what cudaFreeAsync has freed would never serve again. Natively cudaFreeAsync waits for
- * nothing, so memory that it has freed is waited for as if another thread had (order_is_own).
+ * Order deferred frees on the device; is_own: this thread made them all. Where the device's order is not enough,
+ * nothing waits: CUDA_ERROR_NOT_READY unless all work has ended already. A driver that has no such order cannot be
+ * asked either: it is waited for at this thread's own frees, since what cudaFreeAsync has freed would never serve
+ * again.
  */
-static CUresult order_device(struct context *context, enum pool_order_how how)
+static CUresult order_device(struct context *context, bool is_own)
 {
-    const bool is_own = how != POOL_ORDER_DEVICE;
     const struct real_driver *driver = context->driver;
     CUresult result = CUDA_ERROR_NOT_READY;
     struct slot *slot;
@@ -401,7 +400,7 @@ static CUresult order_device(struct context *context, enum pool_order_how how)
     if (!capture_active())
         result = order_on_device(context, slot, !policy_waits(&context->policy, &seq));
     if (!result) /* see order_wait_own */
-        atomic_store(&context->slots[SLOT_COMBINER].user, how == POOL_ORDER_OWN ? thread_slot : SLOT_USER_OTHERS);
+        atomic_store(&context->slots[SLOT_COMBINER].user, is_own ? thread_slot : SLOT_USER_OTHERS);
     order_slot_give(slot, result);
     return is_own && result == CUDA_ERROR_NOT_SUPPORTED ? order_wait(context) : result;
 }
@@ -436,7 +435,7 @@ int order_pool(void *arg, enum pool_order_how how)
     uint64_t seq = 0;
     const CUresult result = how == POOL_ORDER_FREE  ? order_free(context, &seq)
                             : how == POOL_ORDER_ASK ? order_ask(context)
-                                                    : order_device(context, how);
+                                                    : order_device(context, how == POOL_ORDER_OWN);
 
     if (!result)
         policy_synced(&context->policy, seq);

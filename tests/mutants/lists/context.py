@@ -237,9 +237,9 @@ MUTANTS = [
     Mutant("cudaMemGetInfo waits for the device", ["waits static ordered / memory_info"], [
         ("context_unpin(context)) arrivals_collect(context, 0); }", "context_unpin(context)) order_wait(context); }")]),
     Mutant("other threads' deferred frees are waited for as one's own", ["waits static relaxed / refused_request"], [
-        ("how == POOL_ORDER_OWN ? thread_slot : SLOT_USER_OTHERS", "thread_slot")]),
+        ("is_own ? thread_slot : SLOT_USER_OTHERS", "thread_slot")]),
     Mutant("one's own deferred frees are waited for as other threads'", ["shim_frees", "waits static relaxed / own_work"], [
-        ("how == POOL_ORDER_OWN ? thread_slot : SLOT_USER_OTHERS", "SLOT_USER_OTHERS")]),
+        ("is_own ? thread_slot : SLOT_USER_OTHERS", "SLOT_USER_OTHERS")]),
     Mutant("a wait in vain is made again", ["shim_segments"], [
         ("if (!any && patience && now_ns() >= limit)", "if (false)")]),
     Mutant("a stream that could not be queried counts as waited for", ["shim_segments"], [

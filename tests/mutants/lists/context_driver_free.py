@@ -29,11 +29,13 @@ MUTANTS = [
     Mutant("deferred blocks are not there beside a free in the driver", ["waits static relaxed / freed_beside_free"], [
         ("deferred = bytes ? POOL_DEFERRED_NONE : pool_deferred_by(context->pool);", "deferred = POOL_DEFERRED_NONE;")]),
     Mutant("what cudaFreeAsync has freed is waited for beside a free in the driver", ["deferred"], [
-        ("else if (!block->freed) by = POOL_DEFERRED_OWN;", "else by = POOL_DEFERRED_OWN;")]),
+        ("else if (!freed_is_marked(block->freed) && by == POOL_DEFERRED_NONE)", "else if (by == POOL_DEFERRED_NONE)")]),
     Mutant("others' deferred blocks are waited for as one's own", ["deferred"], [
-        ("(!block->freed && magazine->deferred_by != &magazine_index)", "false")]),
+        ("by = magazine->deferred_by == &magazine_index ? POOL_DEFERRED_OWN : POOL_DEFERRED_OTHERS;", "by = POOL_DEFERRED_OWN;")]),
+    Mutant("what a stream has freed beside a free in the driver hides what its thread has freed", ["deferred"], [
+        ("if (!block->freed) by = magazine->deferred_by", "if (!block->freed && by == POOL_DEFERRED_NONE) by = magazine->deferred_by")]),
     Mutant("what a stream has freed beside a free in the driver is not there after that",
-           ["deferred", *scenes("freed_by_stream_beside_free")], [("block->freed == POOL_FREED_UNMARKED ||", "")]),
+           ["deferred", *scenes("freed_by_stream_beside_free")], [("by = POOL_DEFERRED_UNKNOWN;", "by = POOL_DEFERRED_NONE;")]),
     Mutant("what a stream has freed beside a free in the driver is waited for as one's own",
            scenes("beside_captured_free"), [
         ("freed ? freed : POOL_FREED_UNMARKED", "freed")]),

@@ -67,16 +67,10 @@ MUTANTS = [
         ("driver->cuEventDestroy_v2(event); return result;", "return result;")]),
     Mutant("deferred blocks are ordered before idle memory goes", ["freed_async static ordered / freed_while_idle"], [
         ("if (!released && atomic_load(&pool->shown.deferring)) {", "if (atomic_load(&pool->shown.deferring)) {")]),
-    Mutant("what one's own cudaFreeAsync has freed is waited for as what one's own cudaFree has",
-           ["order", "freed_async static preloaded / refused_behind_own_free"], [
-        ("how = all_async(lists) ? POOL_ORDER_ASYNC : POOL_ORDER_OWN;", "how = POOL_ORDER_OWN;")]),
-    Mutant("what one's own cudaFree has freed is waited for as what cudaFreeAsync has", ["order"], [
-        ("if (!block->freed) return false;", "if (!block->size) return false;")]),
-    Mutant("an order of what cudaFreeAsync has freed counts as one of cudaFree",
-           ["freed_async static preloaded / refused_behind_own_free"], [
-        ("how == POOL_ORDER_OWN ? thread_slot : SLOT_USER_OTHERS", "is_own ? thread_slot : SLOT_USER_OTHERS")]),
-    Mutant("a driver without an order never has back what cudaFreeAsync has freed", ["shim_order"], [
-        ("const bool is_own = how != POOL_ORDER_DEVICE;", "const bool is_own = how == POOL_ORDER_OWN;")]),
+    Mutant("a request that natively is refused orders what cudaFreeAsync has freed",
+           ["deferred", "freed_async static preloaded / refused_behind_own_free"], [("|| !all_marked(lists)))", "|| !!all_marked))")]),
+    Mutant("a request that is refused orders nothing beside what cudaFreeAsync has freed", ["order"], [
+        ("if (!freed_is_marked(block->freed)) return false;", "if (!block->size) return false;")]),
     Mutant("the next context in the entry has the events of the one before", ["shim_free_streams"], [
         ("atomic_store(&at->event[part], NULL);", "(void)part;")]),
 ]

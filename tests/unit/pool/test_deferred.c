@@ -352,6 +352,9 @@ KEPT_CASE(test_whose_frees)
     alloc_all(env->pool, addr, 4, 2 * MIB);
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_NONE);
     assert_int_equal(pool_free_async(addr[3], POOL_PLACES), 0);
+    env->fake->how = POOL_ORDER_FREE;
+    pool_trim(env->pool, "test");
+    assert_int_equal(env->fake->how, POOL_ORDER_FREE); /* nothing is ordered */
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_NONE);
     release(addr[0]);
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_OWN);
@@ -362,5 +365,7 @@ KEPT_CASE(test_whose_frees)
     pool_trim(env->pool, "test");
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_NONE);
     assert_int_equal(pool_free_async(addr[2], POOL_FREED_UNMARKED), 0);
-    assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_OTHERS);
+    assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_UNKNOWN);
+    release(alloc(env->pool, 2 * MIB));
+    assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_OWN);
 }

@@ -181,7 +181,7 @@ POOL_CASE(test_order_of_deferred_frees_says_whose_they_are)
     release(addr[7]);
     assert_int_equal(how_of_trim(env), POOL_ORDER_OWN);
     assert_int_equal(pool_free_async(addr[8], POOL_FREED_UNMARKED), 0);
-    assert_int_equal(how_of_trim(env), POOL_ORDER_ASYNC);
+    assert_int_equal(how_of_trim(env), POOL_ORDER_OWN);
     assert_int_equal(pool_free_async(alloc(env->pool, 2 * MIB), POOL_FREED_UNMARKED), 0);
     release(alloc(env->pool, 2 * MIB));
     assert_int_equal(how_of_trim(env), POOL_ORDER_OWN);

@@ -146,9 +146,6 @@ static const struct order {
     {STRICT, POOL_ORDER_OWN, LACK(cuCtxRecordEvent), .works = true, .log = "sync:c0"},
     {STRICT, POOL_ORDER_OWN, LACK(cuCtxWaitEvent), .captures = true, .log = MEMORY},
     {STRICT, POOL_ORDER_OWN, FAIL(cuCtxRecordEvent, CUDA_ERROR_NOT_SUPPORTED), .works = true, .log = FIRST " sync:c0"},
-    {ORDERED, POOL_ORDER_ASYNC, .works = true, .log = FIRST " wait:c0,e0"},
-    {STRICT, POOL_ORDER_ASYNC, .works = true, .rc = -EBUSY, .log = FIRST},
-    {STRICT, POOL_ORDER_ASYNC, LACK(cuCtxRecordEvent), .works = true, .log = "sync:c0"},
     {ORDERED, POOL_ORDER_DEVICE, FAIL(cuCtxWaitEvent, CUDA_ERROR_UNKNOWN), .rc = -EIO, .log = FIRST " wait:c0,e0"},
 };
 
