@@ -367,5 +367,6 @@ KEPT_CASE(test_whose_frees)
     assert_int_equal(pool_free_async(addr[2], POOL_FREED_UNMARKED), 0);
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_UNKNOWN);
     release(alloc(env->pool, 2 * MIB));
+    assert_int_equal(pool_free_async(alloc(env->pool, 2 * MIB), POOL_FREED_UNMARKED), 0);
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_OWN);
 }
