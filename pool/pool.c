@@ -90,7 +90,7 @@ int pool_free(uint64_t addr)
     return rc == -EBUSY ? 0 : rc;
 }
 
-static int free_later(uint64_t addr, uint64_t freed)
+int pool_free_async(uint64_t addr, uint64_t freed)
 {
     struct block *block;
     struct pool *pool;
@@ -106,12 +106,7 @@ static int free_later(uint64_t addr, uint64_t freed)
 
 int pool_free_later(uint64_t addr)
 {
-    return free_later(addr, /* freed: */ 0);
-}
-
-int pool_free_async(uint64_t addr, uint64_t freed)
-{
-    return free_later(addr, freed);
+    return pool_free_async(addr, /* freed: */ 0);
 }
 
 int pool_free_never(uint64_t addr)

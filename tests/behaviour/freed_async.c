@@ -174,22 +174,18 @@ BT_TEST(refused_behind_own_free)
 {
     void *block, *other;
     cudaError_t error[2];
-    uint64_t begun;
 
     TRY(begin());
     OK(cudaMalloc(&block, all.free / 8 * 5));
     OK(cudaDeviceSynchronize());
     TRY(work());
     OK(cudaFreeAsync(block, all.busy));
-    begun = bt_ns();
     error[0] = cudaMallocAsync(&other, all.free / 8 * 6, all.stream);
     error[1] = cudaMalloc(&other, all.free / 8 * 6);
-    begun = bt_ns() - begun;
-    TRY(end());
+    TRY(end()); /* the work has gone on */
     EXPECT(error[0], cudaErrorMemoryAllocation);
     EXPECT(error[1], cudaErrorMemoryAllocation);
     LAST(cudaErrorMemoryAllocation);
-    CHECK(begun < 5000000000);
     OK(cudaMalloc(&block, all.free / 8 * 6));
     OK(cudaFree(block));
     return 0;

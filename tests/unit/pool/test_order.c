@@ -153,7 +153,7 @@ static enum pool_order_how how_of_trim(struct env *env)
     return env->fake->how;
 }
 
-/* order() is told whether the calling thread has freed all deferred blocks, and whether natively it has waited. */
+/* order() is told whether the calling thread has freed all deferred blocks. */
 POOL_CASE(test_order_of_deferred_frees_says_whose_they_are)
 {
     uint64_t addr[9];
