@@ -14,6 +14,7 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/backend.h"
+#include "context/capture_gate.h"
 #include "context/context_end.h"
 #include "context/context_state.h"
 #include "context/facts.h"
@@ -31,6 +32,8 @@
 #include "lock.h"
 #include "pool.h"
 #include "trace/trace.h"
+
+atomic_bool context_unmet;
 
 static __thread struct {
     CUcontext handle;
@@ -161,6 +164,7 @@ static bool entry_enter(CUcontext handle, const struct facts *as, unsigned int e
     if (made) {
         entry_fill(context, as, ret_why);
         atomic_store_explicit(&context->handle, handle, memory_order_release);
+        atomic_store(&context_unmet, true);
     }
     pthread_mutex_unlock(&contexts.lock);
     *ret_context = context;
@@ -273,6 +277,35 @@ struct context *context_begin(const struct real_driver *driver, bool by_runtime,
 void context_met_runtime(struct context *context)
 {
     atomic_store_explicit(&context->runtime_came, true, memory_order_relaxed);
+}
+
+/* Whether there still is one. A thread that makes an entry meanwhile says so after it. */
+static void unmet_look(void)
+{
+    bool any = false;
+
+    atomic_store(&context_unmet, false);
+    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
+        const struct context *context = atomic_load(&contexts.entries[i]);
+
+        any |= atomic_load(&context->handle) && context->pool && !atomic_load(&context->runtime_came);
+    }
+    if (any)
+        atomic_store(&context_unmet, true);
+}
+
+struct context *context_unmet_current(const struct real_driver *driver)
+{
+    struct context *context;
+    CUcontext handle;
+
+    if (capture_active() || driver->cuCtxGetCurrent(&handle))
+        return NULL;
+    context = context_find(handle);
+    if (context && !atomic_load(&context->runtime_came))
+        return context;
+    unmet_look();
+    return NULL;
 }
 
 void context_back(enum backend backend)

@@ -10,6 +10,8 @@
 #ifndef CUPOOL_SHIM_CONTEXT_LIFETIME_H
 #define CUPOOL_SHIM_CONTEXT_LIFETIME_H
 
+#include <stdatomic.h>
+
 #include "base/conf_types.h"
 #include "context/pins.h"
 #include "real/hooks.h"
@@ -33,6 +35,11 @@ struct context *context_begin(const struct real_driver *driver, bool by_runtime,
 
 /* A request that the runtime has passed on to the driver is in this context: the runtime knows it. */
 void context_met_runtime(struct context *context);
+
+/* There may be a primary context that the runtime does not know. */
+extern atomic_bool context_unmet;
+/* The current context, if it is one. NULL: it is not, or a stream captures. */
+struct context *context_unmet_current(const struct real_driver *driver);
 
 /* From now on new segments of all contexts come from this backend, and only such segments serve requests. Requires that
  * backend_find has succeeded. */

@@ -12,6 +12,7 @@
 #include "context/capture_gate.h"
 #include "context/context_end.h"
 #include "context/driver_free.h"
+#include "context/lifetime.h"
 #include "exports/export.h"
 #include "exports/hazards.h"
 #include "exports/memory.h"
@@ -58,10 +59,23 @@ static __attribute__((noinline, cold)) void context_give_now(const void *caller)
         BYPASS(real_runtime(cudaFree, caller)(NULL));
 }
 
+/* For a call of the runtime that natively takes a reference to the primary context that is current, as its first one
+ * in a context does. */
+static __attribute__((noinline, cold)) void context_meet_now(const void *caller)
+{
+    const struct real_driver *driver = real_driver_get();
+    struct context *context = driver ? context_unmet_current(driver) : NULL;
+
+    if (context && !BYPASS(real_runtime(cudaFree, caller)(NULL)))
+        context_met_runtime(context);
+}
+
 static inline void context_give(const void *caller)
 {
     if (!serve_had_context)
         context_give_now(caller);
+    if (atomic_load_explicit(&context_unmet, memory_order_relaxed))
+        context_meet_now(caller);
 }
 
 static cudaError_t free_failed(const void *ptr, enum serve_verdict verdict, const void *caller)

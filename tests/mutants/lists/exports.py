@@ -5,6 +5,10 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("a free tells the runtime of no primary context", ["endings shared preloaded / primary_shared_by_others", "shim_exports"], [
+        ("if (atomic_load_explicit(&context_unmet, memory_order_relaxed))", "if (false)")]),
+    Mutant("a primary context that the runtime could not take counts as known to it", ["shim_exports"], [
+        ("if (context && !BYPASS(real_runtime(cudaFree, caller)(NULL)))", "if (context && (BYPASS(real_runtime(cudaFree, caller)(NULL)), true))")]),
     Mutant("CUPOOL_HOOK=runtime: cuMemFreeAsync of a thread without a context", ["contexts shared runtime fresh_thread_free_async"], [
         ("/* to_driver: */ true);", "process_hooks_driver());")]),
     Mutant("virtual memory: the cache keeps a mapping that the driver has undone", ["shim_vmm_kept"], [

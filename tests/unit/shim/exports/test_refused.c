@@ -252,6 +252,57 @@ ISOLATED_CASE(test_lacks_context, .environment = ORDERED)
     assert_false(serve_lacks_context());
 }
 
+static uint64_t handed(struct context *context)
+{
+    uint64_t addr = 0;
+
+    assert_int_equal(pool_alloc(context->pool, MIB, &addr), 0);
+    return addr;
+}
+
+static unsigned int nulls; /* frees of NULL that came to the runtime */
+
+static int next_null_free(void *ptr)
+{
+    assert_null(ptr);
+    nulls++;
+    return result;
+}
+
+/* Where the runtime does not know a primary context, a free of the pool's tells it; once for each context, not beside a
+ * capture, and again after an error. */
+ISOLATED_CASE(test_first_free_of_runtime, .environment = ORDERED)
+{
+    struct context *all[2];
+    uint64_t addr;
+
+    fake_start();
+    fake.next_of[REAL_cudaFree] = (void *)next_null_free;
+    for (unsigned int i = 0; i < 2; i++) {
+        fake_current(fake_context(i));
+        all[i] = context_current(&fake.driver);
+        atomic_store(&all[i]->runtime_came, false);
+    }
+    atomic_store(&context_unmet, true);
+    for (unsigned int i = 2; i-- > 0;) {
+        fake_current(fake_context(i));
+        addr = handed(all[i]);
+        atomic_store(&capture_count, 1);
+        assert_int_equal(cudaFree((void *)addr), 0);
+        atomic_store(&capture_count, 0);
+        assert_int_equal(nulls, 3 * (1 - i));
+        result = cudaErrorUnknown;
+        assert_int_equal(cudaFree((void *)handed(all[i])), 0);
+        result = 0;
+        for (unsigned int k = 0; k < 3; k++)
+            assert_int_equal(cudaFree((void *)handed(all[i])), 0);
+        assert_int_equal(nulls, 3 * (1 - i) + 2);
+        assert_int_equal(atomic_load(&context_unmet), i);
+        nulls += i;
+    }
+    assert_true(serve_had_context);
+}
+
 /* In a context that has ended the driver refuses frees. Beside a capture it cannot be asked whether this one has: it is
  * asked by the next free after the capture. */
 ISOLATED_CASE(test_context_is_over, .environment = ORDERED)
