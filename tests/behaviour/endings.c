@@ -94,56 +94,6 @@ static int beside_end(const void *arg)
 BT_ROW(release_beside_capture, beside_end, &ends[0])
 BT_ROW(destruction_beside_capture, beside_end, &ends[1])
 
-/* --- the runtime's own reference to a primary context --- */
-
-static int frees(void *p)
-{
-    OK(cudaFree(p));
-    return 0;
-}
-
-static int frees_async(void *p)
-{
-    OK(cudaFreeAsync(p, NULL));
-    return 0;
-}
-
-static int exports(void *p)
-{
-    cudaIpcMemHandle_t handle;
-
-    OK(cudaIpcGetMemHandle(&handle, p));
-    OK(cuMemFree(BT_ADDRESS(p)));
-    return 0;
-}
-
-/* It takes one with its first call, also if that frees or exports what the driver has allocated: the context outlives
- * the program's reference. */
-BT_TEST(primary_shared_by_others)
-{
-    int (*const calls[])(void *p) = {frees, frees_async, exports};
-    CUdeviceptr kept, p;
-    unsigned int flags;
-    CUcontext context;
-    int active;
-
-    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
-        OK(cudaDeviceReset());
-        OK(cuDevicePrimaryCtxRetain(&context, 0));
-        OK(cuCtxSetCurrent(context));
-        OK(cuMemAlloc(&kept, N));
-        OK(cuMemAlloc(&p, N)); /* beside the other: its IPC handle is the library's own */
-        OK(cuMemsetD8(kept, 7, N));
-        TRY(calls[i]((void *)(uintptr_t)p));
-        OK(cuDevicePrimaryCtxRelease(0));
-        OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
-        CHECK(active);
-        TRY(bt_verify((void *)(uintptr_t)kept, N, 7));
-        OK(cuMemFree(kept));
-    }
-    return 0;
-}
-
 /* --- green contexts --- */
 
 #if CUDA_VERSION >= 12050
@@ -293,3 +243,53 @@ BT_TEST(far_green_free_converted)
     return far_free(true);
 }
 #endif
+
+/* --- the runtime's own reference to a primary context --- */
+
+static int frees(void *p)
+{
+    OK(cudaFree(p));
+    return 0;
+}
+
+static int frees_async(void *p)
+{
+    OK(cudaFreeAsync(p, NULL));
+    return 0;
+}
+
+static int exports(void *p)
+{
+    cudaIpcMemHandle_t handle;
+
+    OK(cudaIpcGetMemHandle(&handle, p));
+    OK(cuMemFree(BT_ADDRESS(p)));
+    return 0;
+}
+
+/* It takes one with its first call, also if that frees or exports what the driver has allocated: the context outlives
+ * the program's reference. */
+BT_TEST(primary_shared_by_others)
+{
+    int (*const calls[])(void *p) = {frees, frees_async, exports};
+    CUdeviceptr kept, p;
+    unsigned int flags;
+    CUcontext context;
+    int active;
+
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        OK(cudaDeviceReset());
+        OK(cuDevicePrimaryCtxRetain(&context, 0));
+        OK(cuCtxSetCurrent(context));
+        OK(cuMemAlloc(&kept, N));
+        OK(cuMemAlloc(&p, N)); /* beside the other: its IPC handle is the library's own */
+        OK(cuMemsetD8(kept, 7, N));
+        TRY(calls[i]((void *)(uintptr_t)p));
+        OK(cuDevicePrimaryCtxRelease(0));
+        OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+        CHECK(active);
+        TRY(bt_verify((void *)(uintptr_t)kept, N, 7));
+        OK(cuMemFree(kept));
+    }
+    return 0;
+}

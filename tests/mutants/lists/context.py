@@ -5,11 +5,11 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
-    Mutant("one primary context is known to the runtime, and so all are", ["shim_exports"], [
+    Mutant("one primary context is known to the runtime, and so all are", ["shim_refused"], [
         ("if (any) atomic_store(&context_unmet, true);", "(void)any;")]),
-    Mutant("the runtime is told of a primary context beside a capture", ["shim_exports"], [
+    Mutant("the runtime is told of a primary context beside a capture", ["shim_refused"], [
         ("if (capture_active() || driver->cuCtxGetCurrent(&handle))", "if (driver->cuCtxGetCurrent(&handle))")]),
-    Mutant("each free looks for primary contexts that the runtime does not know", ["shim_exports"], [
+    Mutant("each free looks for primary contexts that the runtime does not know", ["shim_refused"], [
         ("atomic_store(&context_unmet, false);", "")]),
     Mutant("a wait with a limit goes on without one", ["shim_waits"], [
         ("result = limit == WAIT_NO_LIMIT ? order_wait(context) : wait_until(context, limit, &late);",

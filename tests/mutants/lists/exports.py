@@ -5,9 +5,9 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
-    Mutant("a free tells the runtime of no primary context", ["endings shared preloaded / primary_shared_by_others", "shim_exports"], [
+    Mutant("a free tells the runtime of no primary context", ["endings shared preloaded / primary_shared_by_others", "shim_refused"], [
         ("if (atomic_load_explicit(&context_unmet, memory_order_relaxed))", "if (false)")]),
-    Mutant("a primary context that the runtime could not take counts as known to it", ["shim_exports"], [
+    Mutant("a primary context that the runtime could not take counts as known to it", ["shim_refused"], [
         ("if (context && !BYPASS(real_runtime(cudaFree, caller)(NULL)))", "if (context && (BYPASS(real_runtime(cudaFree, caller)(NULL)), true))")]),
     Mutant("CUPOOL_HOOK=runtime: cuMemFreeAsync of a thread without a context", ["contexts shared runtime fresh_thread_free_async"], [
         ("/* to_driver: */ true);", "process_hooks_driver());")]),
