@@ -186,13 +186,14 @@ static CUresult event_behind(const struct real_driver *driver, CUstream stream, 
 
 /*
  * Wait until a stream of the current context, which is another one than the memory's, has come to a free on it now. The
- * stream is not asked: without work of its own it may have to wait for another one. A free in the driver would hold the
- * record up: other (NULL: unknown) is the stream's context.
+ * stream is not asked: without work of its own it may have to wait for another one. A free in the driver would hold up
+ * the record, and the event's end: other (NULL: unknown) is the stream's context. An event that the stream has not
+ * come to stays with its context, as the memory does.
  */
 static CUresult stream_wait(const struct context *context, const struct context *other, CUstream stream)
 {
     const struct real_driver *driver = context->driver;
-    uint64_t limit = now_ns() + FOREIGN_WAIT_NS;
+    const uint64_t limit = now_ns() + FOREIGN_WAIT_NS;
     CUresult result;
     CUevent event;
 
@@ -206,11 +207,11 @@ static CUresult stream_wait(const struct context *context, const struct context 
         result = event_behind(driver, stream, &event);
     if (result)
         return result;
-    limit = now_ns() + FOREIGN_WAIT_NS;
     for (unsigned int i = 0; (result = context_event_ask(context, event)) == CUDA_ERROR_NOT_READY && now_ns() < limit;
          i++)
         lock_relax(i);
-    driver->cuEventDestroy_v2(event);
+    if (!result && !(other && atomic_load(&other->freeing)))
+        driver->cuEventDestroy_v2(event);
     return result;
 }
 

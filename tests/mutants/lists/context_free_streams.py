@@ -62,9 +62,14 @@ MUTANTS = [
     Mutant("a stream of another device is asked itself", ["freed_async static preloaded / behind_another_devices_legacy_stream"], [
         ("result = stream_wait(context, context_find(handle), stream);", "result = driver->cuStreamQuery(stream);")]),
     Mutant("an event is recorded beside another device's free in the driver", ["shim_lookup"], [
-        ("other && atomic_load(&other->freeing)", "false")]),
+        ("; other && atomic_load(&other->freeing); i++", "; false; i++")]),
     Mutant("an event on another device's stream stays for good", ["shim_lookup"], [
-        ("driver->cuEventDestroy_v2(event); return result;", "return result;")]),
+        ("if (!result && !(other && atomic_load(&other->freeing)))", "if (false)")]),
+    Mutant("an event goes that another device's stream has not come to", ["shim_lookup"], [
+        ("if (!result && !(other && atomic_load(&other->freeing)))", "")]),
+    Mutant("a stream of another device is waited for once more after a free in the driver", ["shim_lookup"], [
+        ("for (unsigned int i = 0; (result = context_event_ask(context, event)) == CUDA_ERROR_NOT_READY && now_ns() < limit;",
+         "for (uint64_t i = 0, end = now_ns() + FOREIGN_WAIT_NS; (result = context_event_ask(context, event)) == CUDA_ERROR_NOT_READY && now_ns() < end;", "stream_wait")]),
     Mutant("deferred blocks are ordered before idle memory goes", ["freed_async static ordered / freed_while_idle"], [
         ("if (!released && atomic_load(&pool->shown.deferring)) {", "if (atomic_load(&pool->shown.deferring)) {")]),
     Mutant("a request that natively is refused orders what cudaFreeAsync has freed",
