@@ -60,7 +60,7 @@ static __attribute__((noinline, cold)) void context_give_now(const void *caller)
 }
 
 /* For a call of the runtime that natively takes a reference to the primary context that is current, as its first one
- * in a context does. */
+ * in a context does, but for cudaFreeAsync. */
 static __attribute__((noinline, cold)) void context_meet_now(const void *caller)
 {
     const struct real_driver *driver = real_driver_get();
@@ -74,6 +74,11 @@ static inline void context_give(const void *caller)
 {
     if (!serve_had_context)
         context_give_now(caller);
+}
+
+static inline void context_meet(const void *caller)
+{
+    context_give(caller);
     if (atomic_load_explicit(&context_unmet, memory_order_relaxed))
         context_meet_now(caller);
 }
@@ -124,7 +129,7 @@ EXPORT cudaError_t cudaFree(void *ptr)
     const enum serve_verdict verdict = ptr ? serve_free((uintptr_t)ptr) : SERVE_FORWARD;
 
     if (verdict == SERVE_DONE) {
-        context_give(CALLER);
+        context_meet(CALLER);
         return cudaSuccess;
     }
     if (verdict == SERVE_OVER)
@@ -208,7 +213,7 @@ EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
 
     /* The driver makes no handle for a thread without a context. */
     if (handle && pool_of((uintptr_t)ptr))
-        context_give(CALLER);
+        context_meet(CALLER);
     if (handle)
         is = serve_ipc_get((uintptr_t)ptr, CALLER, handle);
     named_ptr = is == SERVE_IPC_DRIVER ? ptr : (void *)NOWHERE;

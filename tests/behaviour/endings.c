@@ -268,10 +268,10 @@ static int exports(void *p)
 }
 
 /* It takes one with its first call, also if that frees or exports what the driver has allocated: the context outlives
- * the program's reference. */
+ * the program's reference. cudaFreeAsync takes none. */
 BT_TEST(primary_shared_by_others)
 {
-    int (*const calls[])(void *p) = {frees, frees_async, exports};
+    int (*const calls[])(void *p) = {frees, exports, frees_async};
     CUdeviceptr kept, p;
     unsigned int flags;
     CUcontext context;
@@ -287,7 +287,9 @@ BT_TEST(primary_shared_by_others)
         TRY(calls[i]((void *)(uintptr_t)p));
         OK(cuDevicePrimaryCtxRelease(0));
         OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
-        CHECK(active);
+        EXPECT(active, calls[i] != frees_async);
+        if (!active)
+            continue;
         TRY(bt_verify((void *)(uintptr_t)kept, N, 7));
         OK(cuMemFree(kept));
     }

@@ -124,6 +124,9 @@ CUresult rt_driver_init(void);
 CUresult rt_enter(void);
 /* As rt_enter for a default stream; on another stream the driver is initialised alone. */
 CUresult rt_enter_for(cudaStream_t stream);
+/* As rt_enter_for, but a primary context that is current is not the runtime's afterwards: cudaFreeAsync takes no
+ * reference to it (one H200, 2026-11-29). */
+CUresult rt_enter_to_free(cudaStream_t stream);
 bool rt_renew(void); /* after CUDA_ERROR_CONTEXT_IS_DESTROYED: is it worth while to call once more? */
 /* Note the outcome as the thread's last error. */
 cudaError_t rt_done(CUresult r);

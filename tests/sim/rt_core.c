@@ -145,6 +145,16 @@ CUresult rt_enter_for(cudaStream_t stream)
     return stream && stream != cudaStreamLegacy && stream != cudaStreamPerThread ? rt_driver_init() : rt_enter();
 }
 
+CUresult rt_enter_to_free(cudaStream_t stream)
+{
+    CUresult r = rt_driver_init();
+    CUcontext ctx = NULL;
+
+    if (r == CUDA_SUCCESS)
+        r = rt_drv.cuCtxGetCurrent(&ctx);
+    return r != CUDA_SUCCESS || ctx ? r : rt_enter_for(stream);
+}
+
 /* The primary context that is current was reset, or its last reference released, without the runtime: let there be
  * another one. False: it is no primary context of the runtime's, or there is none to be had. */
 bool rt_renew(void)

@@ -131,7 +131,8 @@ static CUresult async_alloc(void **ret, size_t size, CUmemoryPool pool, CUstream
 RT_PAIR_ON_STREAM(ptsz, cudaMallocAsync, (void **ret, size_t size, cudaStream_t s), async_alloc(ret, size, NULL, s, pt))
 RT_PAIR(ptsz, cudaMallocFromPoolAsync, (void **ret, size_t size, cudaMemPool_t pool, cudaStream_t s),
         pool ? async_alloc(ret, size, pool, s, pt) : CUDA_ERROR_INVALID_VALUE)
-RT_PAIR_ON_STREAM(ptsz, cudaFreeAsync, (void *p, cudaStream_t s), p ? rt_drv.cuMemFreeAsync[pt](D(p), s) : CUDA_SUCCESS)
+RT_PAIR_BY(rt_enter_to_free(s), ptsz, cudaFreeAsync, (void *p, cudaStream_t s),
+           p ? rt_drv.cuMemFreeAsync[pt](D(p), s) : CUDA_SUCCESS)
 
 RT_FN(cudaDeviceGetDefaultMemPool, (cudaMemPool_t * pool, int dev), rt_drv.cuDeviceGetDefaultMemPool(pool, dev))
 RT_FN(cudaMemPoolTrimTo, (cudaMemPool_t pool, size_t keep), rt_drv.cuMemPoolTrimTo(pool, keep))

@@ -7,6 +7,8 @@ from mutant import Mutant
 MUTANTS = [
     Mutant("a free tells the runtime of no primary context", ["endings shared preloaded / primary_shared_by_others", "shim_refused"], [
         ("if (atomic_load_explicit(&context_unmet, memory_order_relaxed))", "if (false)")]),
+    Mutant("cudaFreeAsync tells the runtime of a primary context", ["endings shared preloaded / primary_shared_by_others"], [
+        ("context_give(caller); return cudaSuccess;", "context_meet(caller); return cudaSuccess;")]),
     Mutant("a primary context that the runtime could not take counts as known to it", ["shim_refused"], [
         ("if (context && !BYPASS(real_runtime(cudaFree, caller)(NULL)))", "if (context && (BYPASS(real_runtime(cudaFree, caller)(NULL)), true))")]),
     Mutant("CUPOOL_HOOK=runtime: cuMemFreeAsync of a thread without a context", ["contexts shared runtime fresh_thread_free_async"], [
@@ -145,11 +147,11 @@ MUTANTS = [
     Mutant("the runtime's refusal of an IPC handle is not explained", ["ipc / Refused.test_off"], [
         ("else if (is == SERVE_IPC_DRIVER) serve_ipc_refused((uintptr_t)ptr);", "")]),
     Mutant("a free leaves a thread of the runtime without a context", ["contexts shared preloaded / fresh_thread_runtime"], [
-        ("if (verdict == SERVE_DONE) { context_give(CALLER); return cudaSuccess; }", "if (verdict == SERVE_DONE) { return cudaSuccess; }")]),
+        ("if (verdict == SERVE_DONE) { context_meet(CALLER); return cudaSuccess; }", "if (verdict == SERVE_DONE) { return cudaSuccess; }")]),
     Mutant("a free in a stream leaves a thread of the runtime without a context", ["contexts shared preloaded / fresh_thread_runtime"], [
         ("context_give(caller); return cudaSuccess;", "; return cudaSuccess;")]),
     Mutant("a thread of the runtime without a context gets no IPC handle", ["contexts shared preloaded / fresh_thread_runtime"], [
-        ("if (handle && pool_of((uintptr_t)ptr)) context_give(CALLER);", "")]),
+        ("if (handle && pool_of((uintptr_t)ptr)) context_meet(CALLER);", "")]),
     Mutant("a thread without a context gets an IPC handle", ["contexts static preloaded / fresh_thread_free_async"], [
         ("!memory_has_context()) return real_next(cuIpcGetMemHandle)", "false) return real_next(cuIpcGetMemHandle)")]),
     Mutant("a green context that has gone stays exempt", ["contexts static preloaded"], [
