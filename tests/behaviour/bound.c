@@ -5,7 +5,8 @@
  *
  * The driver is asked past the library, so that the pool's memory, and memory on its way back, count. The model of
  * the driver is the sum of live blocks, from 2 MiB on in whole units. A thread that frees would natively wait with
- * that block still in use: so much is allowed for each other thread.
+ * that block still in use: so much is allowed for each other thread. More than one block of other threads may be behind
+ * unfinished work and come on top (docs/memory.md), so several threads wait for the device before they free.
  */
 #include "work.h"
 
@@ -77,8 +78,8 @@ static void check(void)
 {
     size_t most, used = in_use();
 
-    /* Behind that: what other threads get meanwhile raises the bound alone, which only grows. Several threads may have
-     * freed memory behind work that goes on, so for them it is the bound at the end. */
+    /* Behind that: what other threads get meanwhile raises the bound alone, which only grows. Their frees may wait for
+     * work of this moment, so for several threads it is the bound at the end. */
     pthread_mutex_lock(&all.lock);
     most = bound();
     pthread_mutex_unlock(&all.lock);
@@ -103,6 +104,8 @@ static int get(void **ret_ptr, size_t size)
 
 static int put(void *ptr, size_t size)
 {
+    if (all.threads > 1)
+        OK(cudaDeviceSynchronize());
     OK(cudaFree(ptr));
     pthread_mutex_lock(&all.lock);
     all.live -= ptr ? native(size) : 0;
