@@ -148,9 +148,9 @@ MUTANTS = [
         ("else if (is == SERVE_IPC_DRIVER) serve_ipc_refused((uintptr_t)ptr);", "")]),
     Mutant("a free leaves a thread of the runtime without a context", ["contexts shared preloaded / fresh_thread_runtime"], [
         ("if (verdict == SERVE_DONE) { context_meet(CALLER); return cudaSuccess; }", "if (verdict == SERVE_DONE) { return cudaSuccess; }")]),
-    Mutant("a free in a stream leaves a thread of the runtime without a context", ["contexts shared preloaded / fresh_thread_runtime"], [
+    Mutant("a free in a stream leaves a thread of the runtime without a context", ["contexts shared runtime"], [
         ("context_give(caller); return cudaSuccess;", "; return cudaSuccess;")]),
-    Mutant("a thread of the runtime without a context gets no IPC handle", ["contexts shared preloaded / fresh_thread_runtime"], [
+    Mutant("a first IPC handle takes no reference to the primary context", ["endings shared preloaded / primary_shared_by_others"], [
         ("if (handle && pool_of((uintptr_t)ptr)) context_meet(CALLER);", "")]),
     Mutant("a thread without a context gets an IPC handle", ["contexts static preloaded / fresh_thread_free_async"], [
         ("!memory_has_context()) return real_next(cuIpcGetMemHandle)", "false) return real_next(cuIpcGetMemHandle)")]),
