@@ -9,9 +9,11 @@
 #include "context/ipc_import.h"
 #include "context/ipc_table.h"
 #include "context/registry.h"
+#include "context/returning.h"
 #include "context/strict.h"
 #include "pool.h"
 #include "real/caller.h"
+#include "real/real.h"
 #include "report/guard.h"
 #include "serve/pinned_requests.h"
 #include "serve/serve.h"
@@ -59,8 +61,16 @@ bool serve_is_freed(uint64_t addr, const void *caller)
     uint64_t base;
     size_t size;
 
-    return (!pool_is_live(addr) || (ipc_table_any() && ipc_table_parked(addr))) &&
-           serve_range(addr, caller, &base, &size) && !size;
+    if (pool_is_live(addr) && !(ipc_table_any() && ipc_table_parked(addr)))
+        return false;
+    return serve_range(addr, caller, &base, &size) ? !size : serve_watches(caller) && serve_is_returning(addr);
+}
+
+bool serve_is_returning(uint64_t addr)
+{
+    const struct real_driver *driver = real_driver_get();
+
+    return driver && returning_is(driver, addr);
 }
 
 void serve_rdma_prepared(uint64_t addr, const void *caller)

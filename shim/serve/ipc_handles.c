@@ -175,6 +175,8 @@ enum serve_ipc serve_ipc_get(uint64_t addr, const void *caller, void *ret_handle
     size_t size;
     int rc = 0;
 
+    if (serve_is_freed(addr, caller))
+        return SERVE_IPC_REFUSED;
     /* Natively an importer cannot pass memory on; here it would be the whole segment. */
     if (!pool)
         return !process_is_passive() && ipc_import_any() && ipc_import_range(addr, &imported, &size, &context)

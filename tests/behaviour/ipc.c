@@ -200,6 +200,7 @@ BT_TEST(small)
 
 BT_TEST(wrong)
 {
+    struct cudaPointerAttributes is;
     cudaIpcMemHandle_t handle;
     static char host[64];
     void *p;
@@ -208,6 +209,14 @@ BT_TEST(wrong)
     LAST(cudaErrorInvalidValue);
     OK(cudaMalloc(&p, 4 << 20));
     OK(cudaFree(p));
+    EXPECT(cudaIpcGetMemHandle(&handle, p), cudaErrorInvalidValue);
+    LAST(cudaErrorInvalidValue);
+    OK(cudaMalloc(&p, 5 << 19));
+    EXPECT(cudaIpcGetMemHandle(&handle, (char *)p + (5 << 19)), cudaErrorInvalidValue); /* its end */
+    OK(cudaIpcGetMemHandle(&handle, p));
+    OK(cudaFree(p));
+    OK(cudaPointerGetAttributes(&is, p));
+    EXPECT(is.type, cudaMemoryTypeUnregistered);
     EXPECT(cudaIpcGetMemHandle(&handle, p), cudaErrorInvalidValue);
     LAST(cudaErrorInvalidValue);
     return bt_usable(4 << 20);

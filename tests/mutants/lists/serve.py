@@ -81,7 +81,7 @@ MUTANTS = [
     Mutant("ipc: a block that nobody holds any more stays", ["ipc / Held.test_until_it_is_closed", "ipc / Held.test_until_the_importer_is_gone"], [
         ("free_with(parked_release, addr, 0);", "(void)parked_release;")]),
     Mutant("ipc: a freed block that is held is there for the program", ["ipc / Held.test_until_it_is_closed"], [
-        ("|| (ipc_table_any() && ipc_table_parked(*ret_base)))", ")"), ("(!pool_is_live(addr) || (ipc_table_any() && ipc_table_parked(addr)))", "!pool_is_live(addr)")]),
+        ("|| (ipc_table_any() && ipc_table_parked(*ret_base)))", ")"), ("pool_is_live(addr) && !(ipc_table_any() && ipc_table_parked(addr))", "pool_is_live(addr)")]),
     Mutant("ipc: a process opens its own block", ["ipc / Bytes.test_whoever_opens_its_own"], [
         ("else if (ipc_server_is(&ticket.station))", "else if (false)")]),
     Mutant("switch: a process imports its own block", ["switch / Wrong.test_tickets"], [
@@ -136,4 +136,8 @@ MUTANTS = [
         ("process_is_passive() ? NULL : context_pool_at(addr);", "context_pool_at(addr);", "serve_free_later")]),
     Mutant("a thread whose context has ended is not given another one by a free", ["contexts shared preloaded / thread_after_a_context"], [
         ("answered = false; serve_had_context = false;", "answered = false;", "serve_context_ended")]),
+    Mutant("an exported block that was freed has an IPC handle still", ["ipc shared preloaded / wrong"], [
+        ("if (serve_is_freed(addr, caller)) return SERVE_IPC_REFUSED;", "")]),
+    Mutant("a segment on its way back is memory that the program knows", ["ipc shared preloaded / wrong"], [
+        ("serve_watches(caller) && serve_is_returning(addr);", "false;")]),
 ]

@@ -202,6 +202,7 @@ IS(process_traces, (void), true)
 IS(trace_decide, (void), true)
 IS(memory_has_context, (void), true)
 IS(serve_watches, (const void *caller), true, "%d", caller != NULL)
+IS(serve_is_freed, (uint64_t addr, const void *caller), false, "%d", caller != NULL)
 ANSWER(enum caller, caller_of, (const void *address), CALLER_PROGRAM, OR(CALLER_MATH, CALLER_INSIDE, CALLER_TRANSFER),
        "%d", address != NULL)
 ANSWER(unsigned int, serve_arrivals, (void), 3, OR(4))
