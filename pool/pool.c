@@ -334,6 +334,14 @@ int pool_alloc(struct pool *pool, size_t requested, uint64_t *ret_addr)
     return found || magazines_take(pool, magazine, requested, ret_addr) ? 0 : alloc_looking(pool, requested, ret_addr);
 }
 
+int pool_alloc_refused(struct pool *pool, size_t requested, uint64_t *ret_addr)
+{
+    const size_t size = rounded(requested);
+    const int rc = take(pool, size, requested, /* refused: */ true, ret_addr);
+
+    return rc && size < LARGE_MIN ? take_hole(pool, size, requested, ret_addr) : rc;
+}
+
 /* --- life --- */
 
 int pool_create(const struct pool_config *config, struct pool **ret_pool)

@@ -178,9 +178,16 @@ void pool_destroy(struct pool *pool);
  * Get a block of at least size bytes (size > 0). May call backend->alloc, and backend->free: before, for excess_min,
  * bound_min and the limit, or after a refusal. Waits for the device only in backend->reclaim, at the bound, and in
  * backend->collect, after a refusal. -ENOMEM: refused, and no memory is left to give back. -EAGAIN: frozen, over the
- * limit, or over the capacity: the caller should ask the driver itself.
+ * limit, or over the capacity: the caller should ask the driver itself, and if that has no memory, pool_alloc_refused.
  */
 int pool_alloc(struct pool *pool, size_t size, uint64_t *ret_addr);
+
+/*
+ * As pool_alloc, for a request that pool_alloc has left to the driver, which has refused it. The block comes from
+ * memory that is free already, wherever that lies, even where it keeps a segment from going back. Calls no function of
+ * the tables, so it serves while frozen, too. -ENOENT: nothing fits.
+ */
+int pool_alloc_refused(struct pool *pool, size_t size, uint64_t *ret_addr);
 
 /*
  * Free a block of any pool by its address. -ENOENT: the address is in no pool. -EINVAL: it is in a pool but no live

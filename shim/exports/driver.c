@@ -27,11 +27,18 @@ static CUresult alloc_by_driver(CUdeviceptr *ptr, size_t size)
 {
     struct retry retry = retry_begin();
     CUresult result;
+    uint64_t addr;
+    bool again;
 
     retry.wanted = retry.enough = size;
-    do
+    do {
         result = real_next(cuMemAlloc_v2)(ptr, size);
-    while (retry_again(&retry, result));
+        again = retry_by_own(&retry, result);
+        if (!again && result == CUDA_ERROR_OUT_OF_MEMORY && serve_alloc_refused(size, &addr)) {
+            *ptr = addr;
+            return CUDA_SUCCESS;
+        }
+    } while (again || retry_by_others(&retry, result));
     if (!result)
         device_free_taken(size);
     return result;
@@ -55,7 +62,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
         result = alloc_by_driver(ptr, size);
         if (!result)
             serve_bypassed(*ptr, size, CALLER);
-        else if (result == CUDA_ERROR_OUT_OF_MEMORY && serve_would_pool(CALLER))
+        else if (serve_bypass_failed(CALLER) && result == CUDA_ERROR_OUT_OF_MEMORY)
             oom_report(size);
         return result;
     }

@@ -88,8 +88,8 @@ static inline bool retry_is_often(const struct retry *retry)
     return retry->tries > RETRY_HOPES && !retry->elsewhere;
 }
 
-/* True: make the call again. */
-static inline bool retry_again(struct retry *retry, CUresult result)
+/* True: make the call again, because this process's pools have given memory back. */
+static inline bool retry_by_own(struct retry *retry, CUresult result)
 {
     bool lasts, gave = false;
 
@@ -103,7 +103,19 @@ static inline bool retry_again(struct retry *retry, CUresult result)
         retry->went = true;
     }
     retry->arrivals = serve_arrivals();
-    return gave || serve_ask(retry->wanted, retry->enough, &retry->asking);
+    return gave;
+}
+
+/* True: make the call again, because other processes have. */
+static inline bool retry_by_others(struct retry *retry, CUresult result)
+{
+    return retry_may(result) && serve_ask(retry->wanted, retry->enough, &retry->asking);
+}
+
+/* True: make the call again. */
+static inline bool retry_again(struct retry *retry, CUresult result)
+{
+    return retry_by_own(retry, result) || retry_by_others(retry, result);
 }
 
 /* As retry_again, for a call that NCCL makes inside ncclMemAlloc: there NCCL must not be called to take a segment

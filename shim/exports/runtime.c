@@ -46,7 +46,7 @@ EXPORT cudaError_t cudaMalloc(void **ptr, size_t size)
         error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));
         if (!error)
             serve_bypassed((uintptr_t)*ptr, size, CALLER);
-        else if (error == cudaErrorMemoryAllocation && serve_would_pool(CALLER))
+        else if (serve_bypass_failed(CALLER) && error == cudaErrorMemoryAllocation)
             oom_report(size);
         return error;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * serve/retry.c - idle memory goes back: for a request that the driver has refused (exports/retry.h), or because the
- * program wants it. See serve.h.
+ * program wants it; and it is collected, published and counted. See serve.h.
  *
  * Locking: none.
  */
@@ -102,4 +102,32 @@ bool serve_ask(size_t wanted, size_t enough, struct pool_asking *asking)
 uint64_t serve_release(int device, const char *why)
 {
     return driver_answers() ? context_release(device, why) : 0;
+}
+
+static bool current_device(CUdevice *ret_device)
+{
+    const struct real_driver *driver = process_is_passive() ? NULL : real_driver_get();
+
+    return driver && driver->cuCtxGetDevice(ret_device) == CUDA_SUCCESS;
+}
+
+void serve_collect(void)
+{
+    CUdevice device;
+
+    if (current_device(&device))
+        device_collect(device);
+}
+
+void serve_publish(void)
+{
+    device_publish(CONTEXT_ALL);
+}
+
+uint64_t serve_idle_bytes(uint64_t *ret_used)
+{
+    CUdevice device;
+
+    *ret_used = 0;
+    return current_device(&device) ? context_idle_bytes(device, ret_used) : 0;
 }

@@ -15,7 +15,6 @@
 #include "clock.h"
 #include "context/backend.h"
 #include "context/capture_gate.h"
-#include "context/device.h"
 #include "context/enter.h"
 #include "context/free_order.h"
 #include "context/ipc_server.h"
@@ -37,8 +36,14 @@
 /* The caller of the runtime's function that has passed its call on to a hook of the driver; NULL: none. */
 static __thread const void *runtime_caller __attribute__((tls_model("initial-exec")));
 
-/* The pool could not serve this thread's last request, for which it has asked other processes. */
-static __thread bool has_asked __attribute__((tls_model("initial-exec")));
+/* The state of a request of this thread that the pool has not served, until its bypassed call is over. */
+enum {
+    REQUEST_NONE,
+    REQUEST_ASKED, /* the pool has asked other processes for it */
+    REQUEST_EARLY, /* the pool has not looked at all of its free memory */
+    REQUEST_LATE,  /* serve_alloc_refused has served it */
+};
+static __thread unsigned char request __attribute__((tls_model("initial-exec")));
 
 void serve_call_from(const void *caller)
 {
@@ -56,22 +61,33 @@ void serve_begin(void)
     trace_open();
 }
 
+static inline size_t guarded(size_t size)
+{
+    return guard_on() ? guard_padded(size) : size;
+}
+
+/* A block of the pool is about to be handed out. */
+static inline void note_alloc(struct context *context, uint64_t addr, size_t size, const void *caller)
+{
+    if (guard_on())
+        guard_alloc(context, addr, size, caller);
+    if (trace_allocs())
+        stacks_alloc(context_device(context), addr, size, caller);
+}
+
 /* Serve a request in a context that stays valid meanwhile. */
 static inline enum serve_verdict alloc_in(struct context *context, size_t size, const void *caller, uint64_t *ret_addr)
 {
-    const int rc = pool_alloc(context_pool(context), guard_on() ? guard_padded(size) : size, ret_addr);
+    const int rc = pool_alloc(context_pool(context), guarded(size), ret_addr);
 
     if (rc == -ENOMEM && context_backed_by_nccl(context))
         return SERVE_REFUSED;
     if (rc) {
-        has_asked = rc == -ENOMEM;
+        request = rc == -ENOMEM ? REQUEST_ASKED : REQUEST_EARLY;
         context_bypassed(context);
         return SERVE_BYPASS;
     }
-    if (guard_on())
-        guard_alloc(context, *ret_addr, size, caller);
-    if (trace_allocs())
-        stacks_alloc(context_device(context), *ret_addr, size, caller);
+    note_alloc(context, *ret_addr, size, caller);
     return SERVE_DONE;
 }
 
@@ -107,15 +123,51 @@ enum serve_verdict serve_alloc(size_t size, const void *caller, bool by_runtime,
     return verdict;
 }
 
-bool serve_would_pool(const void *caller)
+bool serve_alloc_refused(size_t size, uint64_t *ret_addr)
 {
+    const struct real_driver *driver = request == REQUEST_EARLY ? real_driver_get() : NULL;
+    struct context *context;
+    struct pins *own;
+
+    if (!driver)
+        return false;
+    context = context_begin(driver, /* by_runtime: */ false, &own);
+    if (!context)
+        return false;
+    if (pool_alloc_refused(context_pool(context), guarded(size), ret_addr) == 0)
+        request = REQUEST_LATE;
+    pin_end(own);
+    return request == REQUEST_LATE;
+}
+
+/* The memory at addr is a block of the pool, which serve_alloc_refused has got. */
+static __attribute__((noinline, cold)) void note_late(uint64_t addr, size_t size, const void *caller)
+{
+    struct pins *own = pin_begin(PIN_ADDRESS(addr));
+    struct pool *pool = atomic_load_explicit(&contexts_closing, memory_order_acquire) ? NULL : pool_of(addr);
+
+    if (pool)
+        note_alloc(context_of(pool), addr, size, caller);
+    pin_end(own);
+}
+
+bool serve_bypass_failed(const void *caller)
+{
+    request = REQUEST_NONE;
     return !process_is_passive() && !caller_is_outside(caller_of(serve_caller(caller)));
 }
 
 void serve_bypassed(uint64_t addr, size_t size, const void *caller)
 {
-    pool_disown(addr, size);
+    const bool is_late = request == REQUEST_LATE;
+
+    request = REQUEST_NONE;
     caller = serve_caller(caller);
+    if (is_late) {
+        note_late(addr, size, caller);
+        return;
+    }
+    pool_disown(addr, size);
     if (!caller_is_outside(caller_of(caller)))
         direct_allocated(addr, size);
     if (backend_chosen() == BACKEND_NCCL && !process_is_passive() && !caller_is_outside(caller_of(caller)))
@@ -429,36 +481,8 @@ bool serve_lacks_context(void)
 
 bool serve_has_asked(void)
 {
-    const bool asked = has_asked;
+    const bool asked = request == REQUEST_ASKED;
 
-    has_asked = false;
+    request = asked ? REQUEST_NONE : request;
     return asked;
-}
-
-static bool current_device(CUdevice *ret_device)
-{
-    const struct real_driver *driver = process_is_passive() ? NULL : real_driver_get();
-
-    return driver && driver->cuCtxGetDevice(ret_device) == CUDA_SUCCESS;
-}
-
-void serve_collect(void)
-{
-    CUdevice device;
-
-    if (current_device(&device))
-        device_collect(device);
-}
-
-void serve_publish(void)
-{
-    device_publish(CONTEXT_ALL);
-}
-
-uint64_t serve_idle_bytes(uint64_t *ret_used)
-{
-    CUdevice device;
-
-    *ret_used = 0;
-    return current_device(&device) ? context_idle_bytes(device, ret_used) : 0;
 }

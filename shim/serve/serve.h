@@ -51,10 +51,15 @@ uint64_t serve_release(int device, const char *why);
 /* Serve a request of size bytes. caller: the return address of the exported function. by_runtime: it is the runtime's
  * function, whose first request in a context goes on to the runtime (context_begin). */
 enum serve_verdict serve_alloc(size_t size, const void *caller, bool by_runtime, uint64_t *ret_addr);
-/* A bypassed call was refused. True if the pool serves such callers, and so has begun: that is worth a report. */
-bool serve_would_pool(const void *caller);
-/* A bypassed call has got memory from the driver. */
+/* The driver has no memory for this thread's request. True if serve_alloc has bypassed it without a look at all free
+ * memory of the pool (a stream captures, or the limit is reached) and some of that serves it now: *ret_addr. The call
+ * that was bypassed then returns this memory as if it were the driver's. */
+bool serve_alloc_refused(size_t size, uint64_t *ret_addr);
+/* One of these follows each bypassed call of a request. The call has got memory, from the driver or by
+ * serve_alloc_refused. */
 void serve_bypassed(uint64_t addr, size_t size, const void *caller);
+/* It has failed. True if the pool serves such callers, and so has begun: a lack of memory is worth a report. */
+bool serve_bypass_failed(const void *caller);
 /* Free the memory at addr; see enum serve_verdict. */
 enum serve_verdict serve_free(uint64_t addr);
 /* For cudaFreeAsync, which natively does not wait: the memory becomes free when stream gets there. */

@@ -184,6 +184,56 @@ BT_TEST(by_new_threads)
     return 0;
 }
 
+/* Take the device's memory but for some MiB, and then those. */
+static int take_all(void **block, int n)
+{
+    static const size_t sizes[] = {32 * BT_MIB, 2 * BT_MIB, N};
+    size_t avail, total;
+    int i = 1;
+
+    OK(cudaMemGetInfo(&avail, &total));
+    OK(cudaMalloc(&block[0], avail > BT_GIB / 2 ? avail - BT_GIB / 2 : N));
+    for (int k = 0; k < 3; k++) {
+        while (i < n && !cudaMalloc(&block[i], sizes[k]))
+            i++;
+        LAST(cudaErrorMemoryAllocation);
+    }
+    return 0;
+}
+
+/* All memory is in use but a half of what has been one block before. */
+BT_TEST(all_but_a_half)
+{
+    static void *block[1000];
+    void *whole, *half[2], *late[2];
+    struct cap c;
+
+    TRY(cap_init(&c));
+    OK(cudaMalloc(&whole, 16 * BT_MIB));
+    OK(cudaFree(whole));
+    for (int i = 0; i < 2; i++)
+        OK(cudaMalloc(&half[i], 8 * BT_MIB));
+    TRY(take_all(block, 1000));
+    TRY(cap_begin(&c, cudaStreamCaptureModeRelaxed));
+    OK(cudaFree(half[1]));
+    for (int i = 0; i < 2; i++)
+        OK(cudaMalloc(&late[i], i ? 4 * BT_MIB : N));
+    LAST(cudaSuccess);
+    capturing_change(c.s, NULL);
+    OK(cudaStreamEndCapture(c.s, &c.graph));
+    OK(cudaGraphDestroy(c.graph));
+    for (int i = 0; i < 2; i++) {
+        TRY(bt_fill(half[0], N, 1));
+        TRY(bt_fill(late[i], N, 2));
+        TRY(bt_verify(half[0], N, 1));
+        OK(cudaFree(late[i]));
+    }
+    OK(cudaFree(half[0]));
+    for (int i = 0; i < 1000; i++)
+        OK(cudaFree(block[i]));
+    return cap_fini(&c);
+}
+
 /* Another thread's free waits for the device, which waits for what the host does once its capture has begun. */
 static int free_main(void *p)
 {

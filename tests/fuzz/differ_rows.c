@@ -69,23 +69,35 @@ static const char *row_left_out(const struct drawn_row *row, bool everywhere)
     return NULL;
 }
 
-/* NULL: this driver does not have it. */
+/* The shared runtime, whatever its version: the library that has a function which cupool does not. NULL: none. */
+static void *runtime_open(void)
+{
+    void *known = dlsym(RTLD_DEFAULT, "cudaRuntimeGetVersion");
+    Dl_info info;
+
+    return known && dladdr(known, &info) ? dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD) : NULL;
+}
+
+/* NULL: this driver or this runtime does not have it. Each is asked by itself, because the preload exports all rows. */
 static void *function_of(const struct drawn_row *row)
 {
-    static void *driver;
+    static void *driver, *runtime;
+    const bool by_runtime = strncmp(row->symbol, "cuda", 4) == 0;
+    void *library;
 
     if (!driver)
         driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    if (strncmp(row->symbol, "cuda", 4) != 0 && (!driver || !dlsym(driver, row->symbol)))
-        return NULL;
-    return dlsym(RTLD_DEFAULT, row->symbol);
+    if (!runtime)
+        runtime = runtime_open();
+    library = by_runtime ? runtime : driver;
+    return library && dlsym(library, row->symbol) ? dlsym(RTLD_DEFAULT, row->symbol) : NULL;
 }
 
 void rows_list(void)
 {
     for (size_t i = 0; i < ROWS; i++) {
         const char *why = row_left_out(&rows[i], false);
-        out("%s %s\n", rows[i].symbol, why ? why : function_of(&rows[i]) ? "" : "this driver has none");
+        out("%s %s\n", rows[i].symbol, why ? why : function_of(&rows[i]) ? "" : "not in this driver or runtime");
     }
 }
 

@@ -193,7 +193,7 @@ MUTANTS = [
     Mutant("out of memory: idle memory goes back for calls that are not pooled without an end", ["shim_retry_often"], [
         ("return now < retry->limit;", "return true;")]),
     Mutant("out of memory: what has arrived once counts each time", ["shim_retry_often"], [
-        ("retry->arrivals = serve_arrivals();", "", "retry_again")]),
+        ("retry->arrivals = serve_arrivals();", "", "retry_by_own")]),
     Mutant("out of memory: what has arrived once on a device counts each time", ["shim_retry_often"], [
         ("retry->arrivals = serve_arrivals();", "", "retry_again_on_device")]),
     Mutant("memory that has arrived counts as on its way, too", ["meminfo static preloaded / never_more_than_is_left"], [
@@ -283,7 +283,9 @@ MUTANTS = [
 
     # --- neighbours ---
     Mutant("neighbours: not asked for calls that are not pooled", ["neighbours / Turns.test_of_a_call_that_is_not_pooled", "turns auto"], [
-        ("return gave || serve_ask(retry->wanted, retry->enough, &retry->asking);", "return gave;")]),
+        ("return retry_by_own(retry, result) || retry_by_others(retry, result);", "return retry_by_own(retry, result);")]),
+    Mutant("neighbours: asked before the pool's own free memory serves beside a capture", ["shim_retry_often"], [
+        ("again = retry_by_own(&retry, result);", "again = retry_again(&retry, result);")]),
     Mutant("neighbours: asked twice for one request", ["neighbours / Refused.test_nothing_idle"], [
         (".asking.over = serve_has_asked()", ".asking.over = serve_has_asked() && false")]),
 

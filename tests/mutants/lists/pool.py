@@ -153,6 +153,12 @@ MUTANTS = [
     # --- captures ---
     Mutant("segments are given back in a capture", ["order"], [
         ("if (frozen && (!may_wait ||", "if (false && (!may_wait ||")]),
+    Mutant("a small request that the driver refuses in a capture gets nothing of packed segments",
+           ["order", "shim_retry_often", "capture_beside static preloaded / all_but_a_half"], [
+        ("return rc && size < LARGE_MIN ? take_hole(pool, size, requested, ret_addr) : rc;", "return rc;")]),
+    Mutant("a large request that the driver refuses in a capture exposes no more than others", ["order"], [
+        ("const int rc = take(pool, size, requested, /* refused: */ true, ret_addr);",
+         "const int rc = take(pool, size, requested, /* refused: */ false, ret_addr);")]),
 
     # --- errors ---
     Mutant("an interior pointer is freed", ["pool", "free_errors static preloaded / interior"], [

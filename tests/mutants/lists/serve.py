@@ -25,6 +25,11 @@ MUTANTS = [
     Mutant("a thread that makes a ticket may be cancelled", ["cancelled / Cancelled.test_with_the_defaults"], [
         ("pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); rc = block_ticket",
          "pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel); rc = block_ticket")]),
+    Mutant("a block of the pool that the runtime gets for a refused request is taken for the driver's",
+           ["shim_retry_often", "capture_beside shared preloaded / all_but_a_half"], [
+        ("const bool is_late = request == REQUEST_LATE;", "const bool is_late = false;")]),
+    Mutant("a request is the pool's to serve after its bypassed call has failed", ["shim_retry_often"], [
+        ("request = REQUEST_NONE; return !process_is_passive()", "return !process_is_passive()")]),
     # --- pinned memory ---
     Mutant("pinned memory: a child's free is the pool's", ["pinned / Fork.test_a_child_of_threads"], [
         ("if (!pool || process_is_passive()) return SERVE_FORWARD;", "if (!pool) return SERVE_FORWARD;")]),
@@ -110,12 +115,12 @@ MUTANTS = [
 
     # --- that no test had noticed once ---
     Mutant("a direct allocation is not disowned", ["passthrough static preloaded"], [
-        ("pool_disown(addr, size); caller = serve_caller(caller);", "caller = serve_caller(caller);")]),
+        ("pool_disown(addr, size); if (!caller_is_outside(", "if (!caller_is_outside(")]),
 
     Mutant("a thread without a context gets one during a capture", ["shim_refused"], [
         ("return !serve_had_context && !capture_active();", "return !serve_had_context;")]),
     Mutant("other processes are not asked for what the limit has refused", ["shim_refused"], [
-        ("has_asked = rc == -ENOMEM;", "has_asked = true;")]),
+        ("request = rc == -ENOMEM ? REQUEST_ASKED : REQUEST_EARLY;", "request = REQUEST_ASKED;")]),
     Mutant("a request for more than the device has empties its pools", ["shim_retry"], [
         ("process_has_begun() && !is_hopeless_here(wanted, often) && context_trim(before)", "process_has_begun() && context_trim(before)")]),
     Mutant("a request for another device's memory empties the pools of those that it does not fit", ["shim_retry"], [

@@ -347,6 +347,31 @@ POOL_CASE(test_frozen_miss_returns_eagain)
     alloc(env->pool, 512);
 }
 
+/* Once the driver has refused the request, too, free memory serves it, whatever that keeps from going back. */
+POOL_CASE(test_frozen_and_refused_takes_what_is_free)
+{
+    const size_t sizes[] = {4 * MIB, 64 * KIB};
+    uint64_t halves[2], addr = 42;
+
+    ENV_WITH(env, break_max = BREAK_ONCE(8 * MIB));
+    release(alloc(env->pool, 16 * MIB));
+    alloc_all(env->pool, halves, 2, 8 * MIB);
+    release(halves[1]);
+    env->fake->frozen = true;
+    fake_events_clear(env->fake);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(pool_alloc(env->pool, sizes[i], &addr), -EAGAIN);
+        assert_int_equal(pool_alloc_refused(env->pool, sizes[i], &addr), 0);
+        assert_true(addr >= halves[1] && addr + sizes[i] <= halves[1] + 8 * MIB);
+        assert_int_equal(pool_live_size(addr), sizes[i]);
+        assert_int_equal(pool_alloc_refused(env->pool, 16 * MIB, &addr), -ENOENT);
+        assert_sound(env->pool, env->fake);
+    }
+    assert_int_equal(env->fake->events_count, 0);
+    assert_int_equal(stats_of(env->pool).hits, 4);
+    assert_int_equal(stats_of(env->pool).allocs, 5);
+}
+
 POOL_CASE(test_frozen_hit_is_served)
 {
     const uint64_t small = alloc(env->pool, 512), large = alloc(env->pool, 8 * MIB);

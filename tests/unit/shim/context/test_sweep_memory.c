@@ -41,7 +41,7 @@ KNOWN_SCENE(refused, ORDERED QUIET)
     sweep_say("back=%d", serve_give_back(serve_arrivals(), 0, false));
     get(64 * MIB);
     sweep_say("asked=%d", serve_has_asked());
-    sweep_say("would=%d", serve_would_pool((const void *)(uintptr_t)get));
+    sweep_say("would=%d", serve_bypass_failed((const void *)(uintptr_t)get));
     put(own);
     tell(0);
     tell(4);

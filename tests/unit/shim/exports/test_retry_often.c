@@ -2,6 +2,7 @@
 /* test_retry_often.c - shim/exports/retry.h: calls that the driver refuses again and again, because other threads or
  * processes take the memory that has gone back. */
 #include "context/arrivals.h"
+#include "context/capture_gate.h"
 #include "context/room.h"
 #include "exports/retry.h"
 #include "isolated.h"
@@ -251,4 +252,42 @@ ISOLATED_ROWS(test_neighbours_take_it_from_the_pool, neighbours_rows, .environme
     assert_int_equal(tries, row->result ? 1 : 0);
     pool_stats_get(context->pool, &stats);
     assert_int_equal(stats.helped, row->gives != 0 && row->neighbours);
+}
+
+/* The runtime's cudaMalloc, by the driver's function that it has got. */
+static int runtime_asks(void **ptr, size_t size)
+{
+    return cuMemAlloc_v2((CUdeviceptr *)ptr, size) ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+
+/* Beside a capture the driver is asked first. Before other processes are, memory serves that is free in the pool,
+ * beside a block that is in use; the pool still knows it then. */
+ISOLATED_CASE(test_refused_beside_a_capture, .environment = ORDERED)
+{
+    uint64_t whole, halves[2], ignored;
+    struct context *context;
+    void *ptr;
+
+    with_neighbours(&neighbours_rows[6]);
+    context = context_current(&fake.driver);
+    assert_int_equal(pool_alloc(context->pool, 16 * MIB, &whole), 0);
+    assert_int_equal(pool_free(whole), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pool_alloc(context->pool, 8 * MIB, &halves[i]), 0);
+    assert_int_equal(halves[0], whole);
+    assert_int_equal(pool_free(halves[1]), 0);
+    atomic_store(&capture_count, 1);
+    fake.next_of[REAL_cuMemAlloc_v2] = (void *)is_refused;
+    fake.next_of[REAL_cudaMalloc] = (void *)runtime_asks;
+    assert_int_equal(cudaMalloc(&ptr, MIB / 2), cudaSuccess);
+    assert_int_equal(cuMemAlloc_v2(&answer, MIB), CUDA_SUCCESS);
+    assert_int_equal(pool_live_size((uintptr_t)ptr), MIB / 2);
+    assert_int_equal(pool_live_size(answer), MIB);
+    assert_int_equal(pool_live_size(halves[0]), 8 * MIB);
+    assert_int_equal(fake.questions, 0);
+    assert_int_equal(tries, 2);
+    assert_int_equal(cudaMalloc(&ptr, 16 * MIB), cudaErrorMemoryAllocation);
+    assert_int_equal(fake.questions, 1);
+    /* The call is over, and what is no request gets nothing of the pool. */
+    assert_false(serve_alloc_refused(512, &ignored));
 }
