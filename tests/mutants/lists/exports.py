@@ -282,7 +282,9 @@ MUTANTS = [
         ("0xf00u >> len | character)", "0xe00u >> len | character)")]),
 
     # --- neighbours ---
-    Mutant("neighbours: not asked for calls that are not pooled", ["neighbours / Turns.test_of_a_call_that_is_not_pooled", "turns auto"], [
+    Mutant("neighbours: not asked for a cudaMalloc that is not pooled", ["shim_retry_often"], [
+        ("while (again || retry_by_others(&retry, result));", "while (again);")]),
+    Mutant("neighbours: not asked for calls that are not pooled", ["neighbours / Turns.test_of_a_call_that_is_not_pooled"], [
         ("return retry_by_own(retry, result) || retry_by_others(retry, result);", "return retry_by_own(retry, result);")]),
     Mutant("neighbours: asked before the pool's own free memory serves beside a capture", ["shim_retry_often"], [
         ("again = retry_by_own(&retry, result);", "again = retry_again(&retry, result);")]),
