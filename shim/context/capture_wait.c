@@ -10,6 +10,7 @@
 #include "context/capture_wait.h"
 
 #include "context/enter.h"
+#include "context/free_gate.h"
 #include "context/pins.h"
 
 /*
@@ -36,17 +37,17 @@ static CUresult wait_by_free(struct context *context, bool pinned)
     const struct real_driver *driver = context->driver;
     void *host = NULL;
     CUdeviceptr byte = 0;
-    bool counted;
+    bool closed;
     CUresult result = pinned ? driver->cuMemAllocHost_v2(&host, 1) : alloc_byte(context, &byte);
 
     if (result)
         return result;
-    counted = pin_count(&context->freeing); /* the capture may end first, and then threads ask: see driver_free.h */
+    closed = free_gate_close(context); /* the capture may end first, and then threads ask: see driver_free.h */
     pin_sleep(context);
     result = pinned ? driver->cuMemFreeHost(host) : driver->cuMemFree_v2(byte);
     pin_wake();
-    if (counted)
-        pin_uncount(&context->freeing);
+    if (closed)
+        free_gate_open(context);
     if (result)
         (void)(pinned ? driver->cuMemFreeHost(host) : driver->cuMemFree_v2(byte));
     return result;

@@ -120,7 +120,8 @@ struct context {
     _Atomic(uint64_t) gave_up[2]; /* arrivals_given() + 1 when a thread last waited in vain for memory that other
                                      threads' frees released, and that its own frees did; 0: none has */
     atomic_bool failed;           /* the context has met a sticky error, from which it does not recover */
-    atomic_uint freeing;          /* number of threads in frees of the driver's, which wait there; driver_free.c */
+    atomic_uint freeing;          /* number of threads in frees of the driver's, which wait there; free_gate.h */
+    atomic_uint inside;           /* number of threads in calls that such a free would hold up */
     atomic_uint leaving;          /* number of threads in a call that may end the context */
     atomic_bool waited_for;       /* a thread has waited for these calls in vain; see context_wait_frees */
     atomic_uint captures;         /* capture_total when the last of these calls began */

@@ -14,6 +14,7 @@
 #include "context/events.h"
 #include "context/ipc_server.h"
 #include "context/nccl_memory.h"
+#include "context/pins.h"
 #include "context/registry.h"
 #include "context/vmm_kept.h"
 #include "context/wait_context.h"
@@ -56,14 +57,16 @@ static size_t give_back(struct context *context)
 {
     enum pool_deferred deferred;
     size_t bytes;
+    bool freeing;
 
-    if (!atomic_load(&context->freeing))
-        return pool_trim(context->pool, "oom");
-    bytes = pool_yield(context->pool, "oom");
-    deferred = bytes ? POOL_DEFERRED_NONE : pool_deferred_by(context->pool);
-    if (deferred == POOL_DEFERRED_NONE || !arrivals_wait_freeing(context, deferred == POOL_DEFERRED_OWN))
-        return bytes;
-    return pool_trim(context->pool, "oom");
+    do {
+        freeing = atomic_load(&context->freeing);
+        pin_hurry_begin(); /* a free may begin meanwhile */
+        bytes = (freeing ? pool_yield : pool_trim)(context->pool, "oom");
+        freeing |= pin_hurry_end();
+        deferred = bytes || !freeing ? POOL_DEFERRED_NONE : pool_deferred_by(context->pool);
+    } while (deferred != POOL_DEFERRED_NONE && arrivals_wait_freeing(context, deferred == POOL_DEFERRED_OWN));
+    return bytes;
 }
 
 /* The memory that capture_wait keeps. */

@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver_free.c - see driver_free.h. No locks; the slot SLOT_ASK of free_order.c is read. */
+/* driver_free.c - see driver_free.h. No locks. */
 #include "context/driver_free.h"
 
 #include "base/process.h"
-#include "clock.h"
 #include "context/context_state.h"
 #include "context/enter.h"
+#include "context/free_gate.h"
 #include "context/own_stream.h"
 #include "context/pins.h"
 #include "context/registry.h"
-#include "lock.h"
 #include "real/real.h"
-
-/* The longest wait for a question, in nanoseconds. Another free, which is not seen, may hold that up. */
-#define ASK_WAIT_NS 10000000
 
 /* The driver, if there is a pooled context. */
 static const struct real_driver *driver_get(void)
@@ -38,21 +34,10 @@ static void stream_make(struct context *context)
 
 static struct context *begin(struct context *context)
 {
-    const struct slot *ask;
-    uint64_t seq, limit;
-
     if (!context)
         return NULL;
     stream_make(context);
-    ask = &context->slots[SLOT_ASK];
-    /* order_ask takes its slot, then looks at `freeing`. */
-    if (!pin_count(&context->freeing))
-        return NULL;
-    seq = atomic_load(&ask->seq);
-    limit = seq & 1 ? now_ns() + ASK_WAIT_NS : 0;
-    for (unsigned int i = 0; seq & 1 && atomic_load(&ask->seq) == seq && now_ns() < limit; i++)
-        lock_relax(i);
-    return context;
+    return free_gate_close(context) ? context : NULL;
 }
 
 struct context *driver_free_begin(CUdeviceptr addr)
@@ -80,5 +65,5 @@ struct context *driver_free_begin_current(void)
 void driver_free_end(struct context *context)
 {
     if (context)
-        pin_uncount(&context->freeing);
+        free_gate_open(context);
 }

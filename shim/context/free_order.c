@@ -20,6 +20,7 @@
 #include "context/capture_wait.h"
 #include "context/context_state.h"
 #include "context/enter.h"
+#include "context/free_gate.h"
 #include "context/pins.h"
 #include "context/registry.h"
 #include "lock.h"
@@ -363,20 +364,32 @@ static CUresult order_free(struct context *context, uint64_t *ret_seq)
     return result;
 }
 
+/* As order_on_device, but not beside a free in the driver, which would hold the calls up: CUDA_ERROR_NOT_READY. */
+static CUresult order_unheld(struct context *context, struct slot *slot, bool is_enough)
+{
+    CUresult result = CUDA_ERROR_NOT_READY;
+
+    if (free_gate_enter(context)) {
+        result = order_on_device(context, slot, is_enough);
+        free_gate_leave(context);
+    } else {
+        pin_left_out();
+    }
+    return result;
+}
+
 /*
  * Publish without a free: this must not delay the host or the device behind work launched since the frees, so it only
- * asks whether all work has ended. CUDA_ERROR_NOT_READY: it has not, or a free in the driver would hold the question
- * up.
+ * asks whether all work has ended. CUDA_ERROR_NOT_READY: it has not, or order_unheld does not ask.
  */
 static CUresult order_ask(struct context *context)
 {
     struct slot *slot = &context->slots[SLOT_ASK];
-    CUresult result = CUDA_ERROR_NOT_READY;
+    CUresult result;
 
     if (!context->driver->cuCtxRecordEvent || !context->driver->cuEventQuery || !slot_try(slot))
-        return result;
-    if (!capture_active() && !atomic_load(&context->freeing))
-        result = order_on_device(context, slot, /* is_enough: */ false);
+        return CUDA_ERROR_NOT_READY;
+    result = capture_active() ? CUDA_ERROR_NOT_READY : order_unheld(context, slot, /* is_enough: */ false);
     order_slot_give(slot, result);
     return result;
 }
@@ -398,7 +411,7 @@ static CUresult order_device(struct context *context, bool is_own)
         return is_own ? order_wait(context) : result;
     slot = order_slot_take(context);
     if (!capture_active())
-        result = order_on_device(context, slot, !policy_waits(&context->policy, &seq));
+        result = (pin_hurries() ? order_unheld : order_on_device)(context, slot, !policy_waits(&context->policy, &seq));
     if (!result) /* see order_wait_own */
         atomic_store(&context->slots[SLOT_COMBINER].user, is_own ? thread_slot : SLOT_USER_OTHERS);
     order_slot_give(slot, result);

@@ -49,6 +49,7 @@ static void record_give(void *arg)
     if (record->count)
         atomic_fetch_sub(record->count, 1);
     record->count = NULL;
+    record->hurry = 0;
     atomic_store(&record->taken, false);
 }
 
@@ -199,6 +200,39 @@ void pin_uncount(atomic_uint *count)
     atomic_fetch_sub(count, 1);
     if (own)
         own->count = NULL;
+}
+
+void pin_hurry_begin(void)
+{
+    struct pins *own = record_get();
+
+    if (own)
+        own->hurry = 1;
+}
+
+bool pin_hurry_end(void)
+{
+    struct pins *own = own_record();
+    const bool left_out = own && own->hurry == 2;
+
+    if (own)
+        own->hurry = 0;
+    return left_out;
+}
+
+bool pin_hurries(void)
+{
+    const struct pins *own = own_record();
+
+    return own && own->hurry;
+}
+
+void pin_left_out(void)
+{
+    struct pins *own = own_record();
+
+    if (own && own->hurry)
+        own->hurry = 2;
 }
 
 void pins_fence(void)

@@ -32,6 +32,7 @@ struct pins {
     atomic_bool sleeps; /* in a call of the driver that waits for the device, or in none of the driver's calls */
     atomic_bool taken;  /* a thread uses this record */
     atomic_uint *count; /* where pin_count has counted the thread; NULL: nowhere */
+    unsigned int hurry; /* 0: pin_hurry_begin has not been called; 1; 2: it has, and an order was left out */
     struct pins *next;
 } __attribute__((aligned(64)));
 
@@ -85,6 +86,13 @@ void pin_wake(void);
  * back. False: it is counted already, and nothing has changed. */
 bool pin_count(atomic_uint *count);
 void pin_uncount(atomic_uint *count);
+
+/* Between begin and end this thread's orders must not be held up by a free in the driver: they are left out beside one
+ * (order_device). pin_hurry_end: true if one was. */
+void pin_hurry_begin(void);
+bool pin_hurry_end(void);
+bool pin_hurries(void);
+void pin_left_out(void);
 
 /* For the thread that ends a context, after it has marked the context: afterwards every other thread has seen that, or
  * its own mark is visible. */

@@ -16,6 +16,7 @@
 #include "context/context_state.h"
 #include "context/device_free.h"
 #include "context/enter.h"
+#include "context/free_gate.h"
 #include "context/free_order.h"
 #include "context/nccl_memory.h"
 #include "context/own_stream.h"
@@ -127,8 +128,10 @@ static bool put(struct context *context, uint64_t addr, size_t size)
         return true;
     mapping->event = NULL;
     result = context_enter(context, &visit);
-    if (!result && !atomic_load(&context->freeing))
+    if (!result && free_gate_enter(context)) {
         result = event_record(context, &mapping->event);
+        free_gate_leave(context);
+    }
     context_leave(context, &visit);
     if (!result) {
         atomic_fetch_add(&context->departures.put, size);
@@ -164,8 +167,12 @@ static CUresult departing_ask(struct context *context, struct vmm_mapping *mappi
 
     if (!mapping->event && order_is_over(context))
         return CUDA_SUCCESS;
-    if (!mapping->event)
-        result = atomic_load(&context->freeing) ? CUDA_ERROR_NOT_READY : event_record(context, &mapping->event);
+    if (!mapping->event && !free_gate_enter(context))
+        return CUDA_ERROR_NOT_READY;
+    if (!mapping->event) {
+        result = event_record(context, &mapping->event);
+        free_gate_leave(context);
+    }
     return result ? result : context_event_ask(context, mapping->event);
 }
 

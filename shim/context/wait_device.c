@@ -7,6 +7,7 @@
 #include "context/capture_gate.h"
 #include "context/context_state.h"
 #include "context/enter.h"
+#include "context/free_gate.h"
 #include "context/free_order.h"
 #include "context/lifetime.h"
 #include "context/registry.h"
@@ -190,14 +191,14 @@ static CUresult event_behind(const struct real_driver *driver, CUstream stream, 
  * the record, and the event's end: other (NULL: unknown) is the stream's context. An event that the stream has not
  * come to stays with its context, as the memory does.
  */
-static CUresult stream_wait(const struct context *context, const struct context *other, CUstream stream)
+static CUresult stream_wait(const struct context *context, struct context *other, CUstream stream)
 {
     const struct real_driver *driver = context->driver;
     const uint64_t limit = now_ns() + FOREIGN_WAIT_NS;
     CUresult result;
     CUevent event;
 
-    for (unsigned int i = 0; other && atomic_load(&other->freeing); i++) {
+    for (unsigned int i = 0; !free_gate_enter(other); i++) {
         if (now_ns() >= limit)
             return CUDA_ERROR_NOT_READY;
         lock_relax(i);
@@ -205,13 +206,16 @@ static CUresult stream_wait(const struct context *context, const struct context 
     result = event_behind(driver, stream, &event);
     if (result) /* tried again: the memory would never be used again */
         result = event_behind(driver, stream, &event);
+    free_gate_leave(other);
     if (result)
         return result;
     for (unsigned int i = 0; (result = context_event_ask(context, event)) == CUDA_ERROR_NOT_READY && now_ns() < limit;
          i++)
         lock_relax(i);
-    if (!result && !(other && atomic_load(&other->freeing)))
+    if (!result && free_gate_enter(other)) {
         driver->cuEventDestroy_v2(event);
+        free_gate_leave(other);
+    }
     return result;
 }
 
@@ -244,10 +248,8 @@ static CUresult foreign_wait(const struct context *context, CUstream stream, boo
     return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_UNKNOWN : result;
 }
 
-/* Record an event behind the free. Not on the legacy stream beside a capture, which that would disturb, nor beside a
- * free in the driver, which would hold the record up. Without hooks in the driver a stream may end unseen. Returns the
- * number of the free for pool_free_async; 0: the event is not recorded. */
-static uint64_t mark_free(struct context *context, CUstream stream)
+/* As mark_free, inside the gate. */
+static uint64_t record_free(struct context *context, CUstream stream)
 {
     const struct real_driver *driver = context->driver;
     const unsigned int thread = stream == CU_STREAM_PER_THREAD ? order_thread_get() : 0;
@@ -256,9 +258,6 @@ static uint64_t mark_free(struct context *context, CUstream stream)
     _Atomic(CUevent) *event;
     struct free_mark mark;
 
-    if (!process_hooks_driver() || !driver->cuEventRecord || (stream == CU_STREAM_LEGACY && capture_active()) ||
-        atomic_load(&context->freeing))
-        return 0;
     event = free_streams_begin(&context->free_streams, stream, thread, &mark);
     if (!event) { /* entries are given back by a question, which nobody may have asked for long */
         (void)order_freed_async_ended(context, ended);
@@ -272,6 +271,21 @@ static uint64_t mark_free(struct context *context, CUstream stream)
         result = driver->cuEventRecord(atomic_load(event), stream);
     freed = free_streams_end(&context->free_streams, &mark);
     return result ? 0 : freed;
+}
+
+/* Record an event behind the free. Not on the legacy stream beside a capture, which that would disturb, nor beside a
+ * free in the driver, which would hold the record up. Without hooks in the driver a stream may end unseen. Returns the
+ * number of the free for pool_free_async; 0: the event is not recorded. */
+static uint64_t mark_free(struct context *context, CUstream stream)
+{
+    uint64_t freed;
+
+    if (!process_hooks_driver() || !context->driver->cuEventRecord ||
+        (stream == CU_STREAM_LEGACY && capture_active()) || !free_gate_enter(context))
+        return 0;
+    freed = record_free(context, stream);
+    free_gate_leave(context);
+    return freed;
 }
 
 CUresult context_wait_foreign(struct context *context, CUstream stream, uint64_t *ret_freed)

@@ -41,12 +41,12 @@ MUTANTS = [
     Mutant("two threads make one stream's event", ["shim_free_streams"], [
         ("if (at && at->recording[part] && !atomic_load(&at->event[part]))", "if (0)")]),
     Mutant("events are recorded beside a free in the driver", ["shim_free_streams"], [
-        ("(stream == CU_STREAM_LEGACY && capture_active()) || atomic_load(&context->freeing))",
-         "(stream == CU_STREAM_LEGACY && capture_active()))")]),
+        ("(stream == CU_STREAM_LEGACY && capture_active()) || !free_gate_enter(context))",
+         "(stream == CU_STREAM_LEGACY && capture_active()) || (!free_gate_enter(context) && !++context->inside))")]),
     Mutant("events are recorded on the legacy stream beside a capture", ["shim_free_streams"], [
-        ("(stream == CU_STREAM_LEGACY && capture_active()) || atomic", "atomic")]),
+        ("(stream == CU_STREAM_LEGACY && capture_active()) || !free_gate", "!free_gate")]),
     Mutant("no event is recorded beside a capture", ["freed_async static preloaded / freed_beside_capture"], [
-        ("(stream == CU_STREAM_LEGACY && capture_active()) || atomic", "capture_active() || atomic")]),
+        ("(stream == CU_STREAM_LEGACY && capture_active()) || !free_gate", "capture_active() || !free_gate")]),
     Mutant("deferred blocks of any kind go by the streams' word", ["shim_free_streams"], [
         ("if (freed_is_marked(block->freed) && block->freed <=", "if (block->freed <=")]),
     Mutant("blocks that were put back go by the streams' word", ["shim_free_streams"], [
@@ -62,11 +62,11 @@ MUTANTS = [
     Mutant("a stream of another device is asked itself", ["freed_async static preloaded / behind_another_devices_legacy_stream"], [
         ("result = stream_wait(context, context_find(handle), stream);", "result = driver->cuStreamQuery(stream);")]),
     Mutant("an event is recorded beside another device's free in the driver", ["shim_lookup"], [
-        ("; other && atomic_load(&other->freeing); i++", "; false; i++")]),
+        ("; !free_gate_enter(other); i++", "; !free_gate_enter(other) && !++other->inside; i++")]),
     Mutant("an event on another device's stream stays for good", ["shim_lookup"], [
-        ("if (!result && !(other && atomic_load(&other->freeing)))", "if (false)")]),
+        ("if (!result && free_gate_enter(other)) {", "if (false) {")]),
     Mutant("an event goes that another device's stream has not come to", ["shim_lookup"], [
-        ("if (!result && !(other && atomic_load(&other->freeing)))", "")]),
+        ("if (!result && free_gate_enter(other)) {", "if (free_gate_enter(other)) {")]),
     Mutant("a stream of another device is waited for once more after a free in the driver", ["shim_lookup"], [
         ("for (unsigned int i = 0; (result = context_event_ask(context, event)) == CUDA_ERROR_NOT_READY && now_ns() < limit;",
          "for (uint64_t i = 0, end = now_ns() + FOREIGN_WAIT_NS; (result = context_event_ask(context, event)) == CUDA_ERROR_NOT_READY && now_ns() < end;", "stream_wait")]),

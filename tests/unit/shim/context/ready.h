@@ -8,6 +8,7 @@
 #ifndef CUPOOL_TESTS_SHIM_READY_H
 #define CUPOOL_TESTS_SHIM_READY_H
 
+#include "context/driver_free.h"
 #include "isolated.h"
 #include "room.h"
 
@@ -100,6 +101,34 @@ static inline void works(unsigned int context, uint64_t work)
     fake.contexts[context].launched += work;
     fake.relax = device_moves;
     fake.relax_arg = fake_context(context);
+}
+
+/* Another thread's free in the driver begins and ends: how often it looks whether the gate is empty. */
+static inline void *driver_frees(void *arg)
+{
+    const struct context *context = arg;
+
+    fake.relaxes = 0;
+    fake_current(context->handle);
+    driver_free_end(driver_free_begin_current());
+    return NULL;
+}
+
+/* It begins while this thread is in a call of the driver that it would hold up, and waits for this thread, 10 ms. */
+static unsigned int frees_beside;
+static inline void free_begins(void *context)
+{
+    elsewhere(driver_frees, context);
+    assert_int_equal(fake.relaxes, 10);
+    frees_beside++;
+}
+
+/* And once this thread has made count such calls it does not wait any more. */
+static inline void assert_left(struct context *context, unsigned int count)
+{
+    assert_int_equal(frees_beside, count);
+    elsewhere(driver_frees, context);
+    assert_int_equal(fake.relaxes, 0);
 }
 
 #endif

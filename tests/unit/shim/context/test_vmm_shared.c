@@ -135,3 +135,22 @@ VMM_CASE(test_beside_a_free)
     assert_true(arrivals_collect(context, 0));
     assert_null(mapping_at(later));
 }
+
+/* A free in the driver that begins while the event is recorded waits for that. */
+VMM_CASE(test_free_begins_beside_a_departure)
+{
+    const uint64_t at_once = segment(context), later = segment(context);
+
+    free_one(context);
+    fake_before(FN(cuEventRecord), free_begins, context);
+    go(context, at_once);
+    assert_left(context, 1);
+    event_at[(struct fake_event *)event_of_last_free(context) - fake.events] = 100;
+    atomic_store(&context->freeing, 1);
+    go(context, later);
+    atomic_store(&context->freeing, 0);
+    vmm.over = 1;
+    assert_true(arrivals_collect(context, 0));
+    assert_null(mapping_at(at_once));
+    assert_left(context, 2);
+}
