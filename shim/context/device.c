@@ -51,11 +51,15 @@ static struct context *next_giving(unsigned int *i, int device)
     return NULL;
 }
 
+/* How often a refused request asks for the order of deferred blocks, where free after free begins in the driver. */
+#define GIVE_BACK_TRIES 8u
+
 /* A free in the driver would hold up the order of deferred blocks, and with it this call, which natively may go on.
  * They are waited for if nothing else goes back, as for the work before their order. */
 static size_t give_back(struct context *context)
 {
     enum pool_deferred deferred;
+    unsigned int tries = 0;
     size_t bytes;
     bool freeing;
 
@@ -65,7 +69,8 @@ static size_t give_back(struct context *context)
         bytes = (freeing ? pool_yield : pool_trim)(context->pool, "oom");
         freeing |= pin_hurry_end();
         deferred = bytes || !freeing ? POOL_DEFERRED_NONE : pool_deferred_by(context->pool);
-    } while (deferred != POOL_DEFERRED_NONE && arrivals_wait_freeing(context, deferred == POOL_DEFERRED_OWN));
+    } while (deferred != POOL_DEFERRED_NONE && ++tries < GIVE_BACK_TRIES &&
+             arrivals_wait_freeing(context, deferred == POOL_DEFERRED_OWN));
     return bytes;
 }
 
