@@ -48,7 +48,7 @@ MUTANTS = [
     Mutant("a free of the pool's that waits beside a capture holds up a record under way", ["shim_driver_free"], [
         ("closed = free_gate_close(context);", "closed = pin_count(&context->freeing);")]),
     Mutant("a refused request of a stream orders deferred blocks beside a free in the driver",
-           scenes("beside_pitched_free", "beside_pinned_free"), [
+           ["shim_driver_free"], [
         ("freeing = atomic_load(&context->freeing); pin_hurry_begin();", "freeing = false;")]),
     Mutant("virtual memory that goes back beside a free in the driver gets an event", ["shim_vmm_shared", "waits static vmm / freed_beside_free"], [
         ("if (!result && free_gate_enter(context)) {", "if (!result && (free_gate_enter(context) || atomic_fetch_add(&context->inside, 1) + 1)) {")]),
