@@ -21,7 +21,9 @@ static const char spin[] = ".version 6.0\n.target sm_52\n.address_size 64\n"
                            "AGAIN:\nmov.u64 %b, %globaltimer;\nsub.u64 %b, %b, %a;\n"
                            "setp.lt.u64 %p, %b, %n;\n@%p bra AGAIN;\nret;\n}\n";
 static CUcontext context;
-static CUstream stream;
+static CUstream stream, idle;
+static CUevent reached; /* on the idle stream */
+static CUdeviceptr data;
 static double took;
 
 /* The arguments of the other thread's calls. */
@@ -159,12 +161,38 @@ static int allocate(void *event)
     return (int)cuMemAlloc(&addr, 4 * MIB);
 }
 
+static int ask_stream(void *event)
+{
+    (void)event;
+    return cuStreamQuery(idle) == CUDA_ERROR_NOT_READY ? (printf(" busy"), 0) : 0;
+}
+
+static int wait_stream(void *event)
+{
+    (void)event;
+    return (int)cuStreamSynchronize(idle);
+}
+
+static int wait_event(void *event)
+{
+    (void)event;
+    return (int)cuEventSynchronize(reached);
+}
+
+static int copy(void *event)
+{
+    int to;
+
+    (void)event;
+    return (int)cuMemcpyDtoHAsync(&to, data, sizeof(to), idle);
+}
+
 static const struct {
     const char *name;
     int (*call)(void *event);
 } ours[] = {
-    {"record", record},       {"query", query}, {"stream", stream_make},
-    {"attribute", attribute}, {"info", info},   {"alloc", allocate},
+    {"record", record},  {"query", query},      {"stream", stream_make}, {"attribute", attribute}, {"info", info},
+    {"alloc", allocate}, {"asked", ask_stream}, {"waited", wait_stream}, {"reached", wait_event},  {"copy", copy},
 };
 
 int main(void)
@@ -179,7 +207,11 @@ int main(void)
     OK(cuDeviceGet(&device, 0));
     OK(cuCtxCreate(&context, NULL, 0, device));
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&idle, CU_STREAM_NON_BLOCKING));
     OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventCreate(&reached, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventRecord(reached, idle));
+    OK(cuMemAlloc(&data, 4096));
     printf("%-20s", "the other thread's");
     for (size_t j = 0; j < sizeof(ours) / sizeof(*ours); j++)
         printf(" %10s", ours[j].name);
