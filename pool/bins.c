@@ -42,6 +42,8 @@ static bool may_serve(const struct block *block, size_t size, const struct packi
 {
     const struct segment *segment = block->segment;
 
+    if (!room)
+        return true;
     if (segment->used)
         return all || segment_fits(segment, size, room);
     if (size < POOL_SEGMENT_UNIT)

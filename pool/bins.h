@@ -74,7 +74,7 @@ static inline void bins_remove(struct bins *bins, struct block *block)
  * The free block that serves a request of size bytes (a multiple of POOL_GRANULE); NULL: none. It stays in its bin. An
  * idle segment serves requests from POOL_SEGMENT_UNIT on if it is too large by less than that, or is broken if there
  * is room for what that exposes (see pool->exposed). A packed segment serves if there is room for what that exposes
- * more. room may be NULL for bins of shared segments.
+ * more. room may be NULL for bins of shared segments; in the others every block that is large enough serves then.
  * all: ignore exposure, and examine every block before returning NULL.
  */
 struct block *bins_find(const struct bins *bins, size_t size, const struct packing_room *room, bool all);

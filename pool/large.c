@@ -89,5 +89,5 @@ int block_take_hole(struct pool *pool, size_t size, size_t requested, uint64_t *
 {
     coalesce_own_large(pool);
     coalesce_large(pool);
-    return block_take_found(pool, bins_find(&pool->large, size, &no_room, /* all: */ true), size, requested, ret_addr);
+    return block_take_found(pool, bins_find(&pool->large, size, NULL, /* all: */ true), size, requested, ret_addr);
 }

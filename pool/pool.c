@@ -139,7 +139,7 @@ static int take(struct pool *pool, size_t size, size_t requested, bool refused, 
     return rc;
 }
 
-/* Serve a small request from free memory in packed segments, which cannot go back. */
+/* Serve a request from memory that cannot go back: free parts of packed segments, and idle ones that are left. */
 static int take_hole(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
 {
     int rc;
@@ -220,7 +220,7 @@ static int alloc_again(struct pool *pool, size_t size, size_t requested, struct 
         before = given_back(pool);
         rc = grow(pool, size, requested, /* alone: */ true, ret_addr);
     } while (rc == -ENOMEM && (released || more_to_give(pool, before, patience)));
-    if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0)
+    if (rc == -ENOMEM && take_hole(pool, size, requested, ret_addr) == 0)
         return 0;
     return rc;
 }
@@ -339,7 +339,7 @@ int pool_alloc_refused(struct pool *pool, size_t requested, uint64_t *ret_addr)
     const size_t size = rounded(requested);
     const int rc = take(pool, size, requested, /* refused: */ true, ret_addr);
 
-    return rc && size < LARGE_MIN ? take_hole(pool, size, requested, ret_addr) : rc;
+    return rc ? take_hole(pool, size, requested, ret_addr) : 0;
 }
 
 /* --- life --- */

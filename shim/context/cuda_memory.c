@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "context/context_state.h"
 #include "context/enter.h"
+#include "context/free_gate.h"
 #include "context/free_order.h"
 #include "context/own_stream.h"
 #include "context/pins.h"
@@ -45,6 +46,23 @@ static CUresult get(struct context *context, CUdeviceptr *ret_addr, size_t size)
     return context->driver->cuMemAlloc_v2(ret_addr, size);
 }
 
+/* Threads that would be held up meanwhile go without their calls, as beside the program's own free. */
+static CUresult free_waiting(struct context *context, uint64_t addr)
+{
+    const struct real_driver *driver = context->driver;
+    const bool closed = free_gate_close(context);
+    CUresult result;
+
+    pin_sleep(context);
+    result = driver->cuMemFree_v2(addr);
+    if (result && !order_is_sticky(result)) /* tried again, because the memory would be lost */
+        result = driver->cuMemFree_v2(addr);
+    pin_wake();
+    if (closed)
+        free_gate_open(context);
+    return result;
+}
+
 static bool put(struct context *context, uint64_t addr, size_t size)
 {
     const struct real_driver *driver = context->driver;
@@ -70,11 +88,7 @@ static bool put(struct context *context, uint64_t addr, size_t size)
         /* Also after an error of context_enter: the address alone names the memory. */
         if (can_defer)
             atomic_store(&context->defers, false);
-        pin_sleep(context);
-        result = driver->cuMemFree_v2(addr);
-        if (result && !order_is_sticky(result)) /* tried again, because the memory would be lost */
-            result = driver->cuMemFree_v2(addr);
-        pin_wake();
+        result = free_waiting(context, addr);
     }
     context_leave(context, &visit);
     if (result && result != CUDA_ERROR_DEINITIALIZED)

@@ -121,7 +121,7 @@ bool serve_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *
 /* *ret_handle: the context of the pool that has this address. Left as it is if no pool has it. */
 void serve_context(uint64_t addr, CUcontext *ret_handle);
 
-/* True if addr is in the memory of a pool but in no live block, or that of a segment on its way back. Natively the
+/* True if addr is in the memory of a pool but in no live block, or begins a segment on its way back. Natively the
  * driver does not know such an address. */
 bool serve_is_freed(uint64_t addr, const void *caller);
 /* True if a segment that has been given back begins at addr, and the driver still knows it. */

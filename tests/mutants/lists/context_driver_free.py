@@ -46,7 +46,7 @@ MUTANTS = [
     Mutant("a thread that was cancelled in a hurry leaves it to the next", ["shim_driver_free"], [
         ("record->hurry = 0;", "")]),
     Mutant("a free of the pool's that waits beside a capture holds up a record under way", ["shim_driver_free"], [
-        ("closed = free_gate_close(context);", "closed = pin_count(&context->freeing);")]),
+        ("closed = free_gate_close(context);", "closed = pin_count(&context->freeing);", "wait_by_free")]),
     Mutant("a refused request of a stream orders deferred blocks beside a free in the driver",
            ["shim_driver_free"], [
         ("freeing = atomic_load(&context->freeing); pin_hurry_begin();", "freeing = false;")]),
@@ -89,7 +89,7 @@ MUTANTS = [
         ("const struct real_driver *driver = addr ? driver_get() : NULL;",
          "extern atomic_uint capture_count; const struct real_driver *driver = addr && !atomic_load(&capture_count) ? driver_get() : NULL;")]),
     Mutant("a free of the pool's that waits beside a capture does not count", scenes("beside_captured_pooled_free"), [
-        ("closed = free_gate_close(context);", "closed = false;")]),
+        ("closed = free_gate_close(context);", "closed = false;", "wait_by_free")]),
     Mutant("pinned memory that is freed in the driver does not count", ["sweep_exports", *scenes("beside_pinned_free")], [
         ("struct context *const context = driver_free_begin((uintptr_t)ptr);", "struct context *const context = NULL;")]),
     Mutant("the end of an array does not count", scenes("beside_array_end", "beside_mipmapped_end"), [
@@ -103,4 +103,6 @@ MUTANTS = [
     Mutant("the memory of another process that is closed does not count", ["sweep_exports"], [
         ("context = driver_free_begin(ptr); result = real_next(cuIpcCloseMemHandle)(ptr);",
          "context = NULL; result = real_next(cuIpcCloseMemHandle)(ptr);")]),
+    Mutant("a segment that goes back by a free that waits holds up a record under way", ["shim_driver_free"], [
+        ("const bool closed = free_gate_close(context);", "const bool closed = pin_count(&context->freeing);", "free_waiting")]),
 ]

@@ -155,12 +155,7 @@ MUTANTS = [
         ("if (frozen && (!may_wait ||", "if (false && (!may_wait ||")]),
     Mutant("a small request that the driver refuses in a capture gets nothing of packed segments",
            ["order", "shim_retry_often", "capture_beside static preloaded / all_but_a_half"], [
-        ("return rc && size < LARGE_MIN ? take_hole(pool, size, requested, ret_addr) : rc;", "return rc;")]),
-    Mutant("a large request that the driver refuses in a capture exposes no more than others", ["order"], [
-        ("const int rc = take(pool, size, requested, /* refused: */ true, ret_addr);",
-         "const int rc = take(pool, size, requested, /* refused: */ false, ret_addr);")]),
-
-    # --- errors ---
+        ("return rc ? take_hole(pool, size, requested, ret_addr) : 0;", "return rc;")]),
     Mutant("an interior pointer is freed", ["pool", "free_errors static preloaded / interior"], [
         ("*ret_block = slots && addr % POOL_GRANULE == 0 ?", "*ret_block = slots ?"),
         ("if (block->addr != addr) {", "if (false) {")]),
@@ -468,8 +463,8 @@ MUTANTS = [
         ("if (rc == -ENOMEM) rc = alloc_ladder(", "if (rc == -ENOMEM && others_give(pool, size, &(struct pool_asking){0})) rc = grow(pool, size, requested, true, ret_addr); if (rc == -ENOMEM) rc = alloc_ladder("),
         ]),
     Mutant("neighbours: others give before a hole serves", ["yield"], [
-        ("if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0) return 0; return rc;",
-         "if (rc == -ENOMEM && others_give(pool, size, &(struct pool_asking){0})) rc = grow(pool, size, requested, true, ret_addr); if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0) return 0; return rc;")]),
+        ("if (rc == -ENOMEM && take_hole(pool, size, requested, ret_addr) == 0) return 0; return rc;",
+         "if (rc == -ENOMEM && others_give(pool, size, &(struct pool_asking){0})) rc = grow(pool, size, requested, true, ret_addr); if (rc == -ENOMEM && take_hole(pool, size, requested, ret_addr) == 0) return 0; return rc;")]),
     Mutant("neighbours: the request is not made again", ["yield", "neighbours / Turns"], [
         ("while (rc == -ENOMEM && others_give(pool, size, &asking));", "while (rc == -ENOMEM && others_give(pool, size, &asking) && false);")]),
     Mutant("neighbours: asked once alone", ["yield"], [

@@ -100,4 +100,6 @@ MUTANTS = [
         ("if (!b->own_range && !kept)", "if (!kept)")]),
     Mutant("virtual memory: access for no location is granted", ["vmm_cache"], [
         ("b->size == size && may_serve && count;", "b->size == size && may_serve;")]),
+    Mutant("an idle segment that cannot go back serves no smaller request", ["order"], [
+        ("if (!room) return true;", "", "may_serve")]),
 ]

@@ -372,6 +372,20 @@ POOL_CASE(test_frozen_and_refused_takes_what_is_free)
     assert_int_equal(stats_of(env->pool).allocs, 5);
 }
 
+POOL_CASE(test_frozen_and_refused_breaks_an_idle_segment)
+{
+    uint64_t idle = alloc(env->pool, 64 * MIB), addr[3];
+
+    release(idle);
+    env->fake->frozen = true;
+    assert_int_equal(pool_alloc_refused(env->pool, 20 * MIB, &addr[0]), 0);
+    assert_int_equal(pool_alloc_refused(env->pool, 64 * KIB, &addr[1]), 0);
+    assert_int_equal(pool_alloc_refused(env->pool, 8 * MIB, &addr[2]), 0);
+    for (size_t i = 0; i < 3; i++)
+        assert_true(addr[i] >= idle && addr[i] < idle + 64 * MIB);
+    assert_sound(env->pool, env->fake);
+}
+
 POOL_CASE(test_frozen_hit_is_served)
 {
     const uint64_t small = alloc(env->pool, 512), large = alloc(env->pool, 8 * MIB);

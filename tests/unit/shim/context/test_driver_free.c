@@ -3,6 +3,7 @@
  * threads record, nothing is asked. */
 #include "context/capture_gate.h"
 #include "context/capture_wait.h"
+#include "context/cuda_memory.h"
 #include "context/device.h"
 #include "context/driver_free.h"
 #include "context/free_gate.h"
@@ -109,6 +110,10 @@ READY_CASE(test_free_waits_for_the_gate, .environment = ORDERED)
     assert_int_equal(fake.relaxes, 10);
     fake.relaxes = 0;
     assert_int_equal(capture_wait(context), 0);
+    assert_int_equal(fake.relaxes, 10);
+    fake.relaxes = 0;
+    atomic_store(&context->defers, false);
+    assert_true(cuda_source.put(context, 2, 1)); /* a segment that goes back by a free that waits */
     assert_int_equal(fake.relaxes, 10);
     fake.relaxes = 0;
     fake.relax = left;
