@@ -54,7 +54,7 @@ static const struct scene {
     {COLLECT, true, false, true, 0, 0},
     {ORDER, true, false, true, 0, 0},
     {IDLE, true, false, true, OTHERS_WAIT_NS - 1, 0},
-    {IDLE, true, false, true, OTHERS_WAIT_NS, -ENOMEM},
+    {IDLE, true, false, true, OTHERS_WAIT_NS, 0}, /* what is idle then serves without the driver */
     {GONE, true, false, true, OTHERS_WAIT_NS - 1, 0},
     {GONE, true, false, true, OTHERS_WAIT_NS, -ENOMEM},
     {TRIM, false, true, true, 0, 0},
