@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/conf.h"
 #include "base/log.h"
 #include "clock.h"
 #include "context/capture_gate.h"
@@ -55,7 +56,6 @@ static struct {
     /* Of an entry of the registry: how many contexts it has meant that have ended, and their events with them. */
     atomic_uint lives[CONTEXTS_MAX];
     struct token tokens[TOKENS];
-    atomic_bool unwaited; /* a free has not waited for its context since host_memory_unwaited */
 } host = {.making = PTHREAD_MUTEX_INITIALIZER};
 
 /* The first one that is unused: it is the most likely to have events. */
@@ -362,32 +362,17 @@ int host_memory_owner(uint64_t addr, struct context **ret_context)
     return rc;
 }
 
-CUresult host_memory_wait(struct context *context)
+int host_memory_order(struct context *context)
 {
-    CUresult result = CUDA_SUCCESS;
-    uint64_t seq;
-    bool waits;
+    int rc;
 
+    if (conf_get()->free.number == FREE_RELAXED && !policy_is_strict(&context->policy))
+        return 0;
     if (!context_pin_staying_once(context))
-        return CUDA_SUCCESS;
-    waits = policy_waits(&context->policy, &seq);
-    if (!waits) { /* then again: whoever makes the device strict meanwhile waits for this free, or it waits itself */
-        if (!atomic_load(&host.unwaited))
-            atomic_store(&host.unwaited, true);
-        waits = policy_waits(&context->policy, &seq);
-    }
-    if (waits) {
-        result = order_wait(context);
-        if (!result)
-            policy_synced(&context->policy, seq);
-    }
+        return 0;
+    rc = order_pool(context, POOL_ORDER_FREE);
     context_unpin(context);
-    return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture: the block is deferred */
-}
-
-bool host_memory_unwaited(void)
-{
-    return atomic_load(&host.unwaited) && atomic_exchange(&host.unwaited, false);
+    return rc == -EBUSY ? 0 : rc; /* a capture: the block is deferred */
 }
 
 bool host_memory_stats(struct host_stats *ret_stats)

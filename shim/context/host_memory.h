@@ -35,10 +35,9 @@ int host_memory_alloc(struct context *context, unsigned int flags, size_t size, 
 /* The context that owns a live block. -ENOENT, -EINVAL: as for host_pool_free. */
 int host_memory_owner(uint64_t addr, struct context **ret_context);
 
-/* As natively before a free in this context: wait on the host if CUPOOL_FREE wants that (free_policy.h). */
-CUresult host_memory_wait(struct context *context);
-/* True, once, if such a free may have been made without a wait since the last call. */
-bool host_memory_unwaited(void);
+/* Put a free in this context in order, as one of device memory (POOL_ORDER_FREE): later work of the context starts
+ * after earlier work, and the host waits if CUPOOL_FREE wants that. With `relaxed` nothing is put in order. */
+int host_memory_order(struct context *context);
 
 /* The counters of the pool. False: there is no pool. */
 bool host_memory_stats(struct host_stats *ret_stats);

@@ -11,7 +11,6 @@
 #include "clock.h"
 #include "context/free_order.h"
 #include "context/free_policy.h"
-#include "context/host_memory.h"
 #include "context/registry.h"
 #include "context/wait_context.h"
 #include "pool.h"
@@ -125,17 +124,4 @@ void policy_frees_wait(bool others)
     (void)context_wait_frees(CONTEXT_ALL, /* others: */ false);
     if (others && !driver->cuCtxGetDevice(&device) && !policy_is_quiesced(device) && !is_in_vain(device))
         (void)context_wait_frees(device, /* others: */ true);
-    policy_pinned_wait();
-}
-
-void policy_pinned_wait(void)
-{
-    struct context *context;
-    uint64_t limit;
-
-    if (!policy_auto_driver() || !host_memory_unwaited())
-        return;
-    limit = now_ns() + ORDER_OTHERS_WAIT_NS;
-    for (unsigned int i = 0; (context = context_next_staying(&i, CONTEXT_ALL)); context_unpin(context))
-        (void)order_wait_until(context, limit);
 }

@@ -22,10 +22,7 @@
  * as well, once each. why: a string literal. */
 #define POLICY_ALL (-1)
 void policy_strict(int device, const char *why);
-/* Wait for the work before frees of pinned memory that did not wait, of which no event is on record: for all work, a
- * second at most, and once. For calls that natively follow such a wait, and need none of their own. */
-void policy_pinned_wait(void);
-/* Wait for the work before frees that did not wait, pinned memory's too, and make nothing strict: for this thread's own
+/* Wait for the work before frees that did not wait, and make nothing strict: for this thread's own
  * without limit (see context_wait_frees), and with others a second at most for other threads' on the current device.
  * For calls by which something goes that this work may use, and which natively follow the waits of these frees. */
 void policy_frees_wait(bool others);

@@ -61,8 +61,7 @@ void hazard_foreign_accesses(const CUdeviceptr *to, const CUdeviceptr *from, siz
 /* A call of the driver's is about to take memory away, and waits for no work. Natively an earlier cudaFree, of any
  * thread, has waited for the work that uses the memory, so all devices become strict. NCCL and the like give up their
  * own memory after waits of their own, and the program's (ncclMemFree) without one: for them only this thread's frees
- * are waited for (and a second at most where pinned memory was freed, by any thread), since a communicator that is
- * aborted must not wait for other threads. */
+ * are waited for, since a communicator that is aborted must not wait for other threads. */
 void hazard_memory_goes(const void *caller);
 /* The driver is about to free memory that is not pooled: that of cudaMallocAsync and of graphs goes without a wait. */
 void hazard_free(CUdeviceptr addr, const void *caller);

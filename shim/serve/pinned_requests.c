@@ -102,8 +102,8 @@ enum serve_verdict serve_host_free(uint64_t addr)
         return SERVE_FAILED;
     if (rc)
         return SERVE_INVALID;
-    /* After an error of the wait alone the block is freed all the same: it is used again only once the work is over. */
-    if (context_failed(context) || (host_memory_wait(context) && context_failed(context)))
+    /* After an error of the order alone the block is freed all the same: it serves again only once the work is over. */
+    if (context_failed(context) || (host_memory_order(context) && context_failed(context)))
         return SERVE_FAILED;
     rc = host_pool_free(pool, addr);
     return !rc ? SERVE_DONE : rc == -EINVAL ? SERVE_INVALID : rc == -ENOENT ? SERVE_FORWARD : SERVE_FAILED;

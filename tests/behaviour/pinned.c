@@ -6,7 +6,7 @@
  * Natively cudaFreeHost waits for the device. With CUPOOL_HOST_POOL=1 it need not, and the pool must not hand memory
  * out before the work is over. Codes, flags and attributes are compared by the probe (tests/gpu/probe).
  */
-#include "behaviour.h"
+#include "work.h"
 
 #define SLOTS 8
 #define LARGE (3 * BT_MIB)
@@ -225,6 +225,63 @@ BT_TEST(read_after_free)
     }
     return 0;
 }
+
+/* How work that is launched after a free reads what was written before it. */
+enum reads { ON_STREAM, BY_PLAIN_COPY, ON_PEER, AFTER_CAPTURE };
+
+/* Work on one stream comes before a free of memory that it does not use, and a read on another one after it. */
+static int later_work(const void *reads)
+{
+    const enum reads how = *(const enum reads *)reads;
+    const char *policy = getenv("CUPOOL_FREE");
+    cudaStream_t writer, reader, capturing;
+    unsigned char *dev, *out, *other;
+    cudaGraph_t graph;
+
+    if (policy && strcmp(policy, "relaxed") == 0)
+        SKIP("it puts no free of pinned memory in order");
+    if (how == ON_PEER && policy && strcmp(policy, "ordered") == 0)
+        SKIP("it orders no work of another device");
+    if (how == ON_PEER) {
+        TRY(bt_devices(2));
+        OK(cudaSetDevice(1));
+    }
+    OK(cudaStreamCreateWithFlags(&reader, cudaStreamNonBlocking));
+    OK(cudaMalloc((void **)&out, 64));
+    TRY(bt_fill(out, 64, 0));
+    OK(cudaSetDevice(0));
+    TRY(bt_work_begin());
+    OK(cudaStreamCreateWithFlags(&writer, cudaStreamNonBlocking));
+    OK(cudaStreamCreateWithFlags(&capturing, cudaStreamNonBlocking));
+    OK(cudaMalloc((void **)&dev, 64));
+    OK(cudaMallocHost((void **)&other, BT_MIB));
+    TRY(bt_fill(dev, 64, 1));
+    TRY(bt_work(writer, NULL, 5 * BT_SLOW_US));
+    OK(cudaMemsetAsync(dev, 7, 64, writer));
+    if (how == AFTER_CAPTURE)
+        OK(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeRelaxed));
+    OK(cudaFreeHost(other));
+    if (how == AFTER_CAPTURE) {
+        OK(cudaStreamEndCapture(capturing, &graph));
+        OK(cudaGraphDestroy(graph));
+    }
+    if (how == BY_PLAIN_COPY)
+        return bt_verify(dev, 64, 7);
+    if (how == ON_PEER) {
+        OK(cudaSetDevice(1));
+        OK(cudaMemcpyPeerAsync(out, 1, dev, 0, 64, reader));
+    } else {
+        OK(cudaMemcpyAsync(out, dev, 64, cudaMemcpyDeviceToDevice, reader));
+    }
+    OK(cudaStreamSynchronize(reader));
+    OK(cudaSetDevice(0));
+    OK(cudaDeviceSynchronize());
+    return bt_verify(out, 64, 7);
+}
+BT_ROW(later_on_a_stream, later_work, &(const enum reads){ON_STREAM})
+BT_ROW(later_by_a_plain_copy, later_work, &(const enum reads){BY_PLAIN_COPY})
+BT_ROW(later_after_a_capture, later_work, &(const enum reads){AFTER_CAPTURE})
+BT_ROW(later_on_a_peer, later_work, &(const enum reads){ON_PEER})
 
 /* A context takes its memory along; the next one gets other memory. */
 BT_TEST(reset)

@@ -61,16 +61,10 @@ MUTANTS = [
         ("if ((late || result) && !context_stays(context))", "if (result && !context_stays(context))")]),
     Mutant("a wait for a device where nothing was pooled invalidates a capture", ["shim_waits"], [
         ("if (capture_active_now())", "if (0)", "context_wait_primaries")]),
-    Mutant("auto: memory goes before an earlier pinned free's wait is over", ["driver static pinned"], [
-        ("policy_pinned_wait(); }", "}", "memory_goes")]),
-    Mutant("auto: a texture goes before an earlier pinned free's wait is over", ["auto_texture static pinned"], [
-        ("policy_pinned_wait(); }", "}", "policy_frees_wait")]),
     Mutant("auto: a texture goes before the wait of another thread's free is over", ["auto_texture static auto", "shim_strict"], [
         ("(void)context_wait_frees(device, /* others: */ true);", ";", "policy_frees_wait")]),
     Mutant("auto: a texture goes before the wait of a free on another device is over", ["auto_texture static auto"], [
         ("(void)context_wait_frees(CONTEXT_ALL, /* others: */ false);", "", "policy_frees_wait")]),
-    Mutant("auto: pinned frees that did not wait are not known", ["driver static pinned"], [
-        ("if (!atomic_load(&host.unwaited)) atomic_store(&host.unwaited, true);", "")]),
     Mutant("pause: a device where nothing was pooled is not waited for", ["pause / Meanwhile.test_a_device_without_memory"], [
         ("if (!result && change->limit == PAUSE_NO_LIMIT) result = context_wait_primaries();", "")]),
     Mutant("switch: a withdrawal waits where memory is pooled alone", ["switch / Models.test_the_withdrawal_waits_for_another_device"], [

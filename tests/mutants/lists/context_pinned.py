@@ -5,16 +5,19 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
-    Mutant("pinned memory: work is not waited for beside a call that may end its context", ["shim_pinned_free"], [
-        ("(context = context_next_staying(&i, CONTEXT_ALL)); context_unpin(context)) (void)order_wait_until",
-         "(context = context_next(&i, CONTEXT_ALL)); context_unpin(context)) (void)order_wait_until")]),
+    Mutant("pinned memory: a free puts nothing in order", ["pinned shared pooled auto", "pinned shared pooled ordered", "shim_host_memory"], [
+        ("rc = order_pool(context, POOL_ORDER_FREE);", "rc = 0;")]),
+    Mutant("pinned memory: a free in a capture waits for nothing", ["pinned shared pooled ordered / later_after_a_capture"], [
+        ("rc = order_pool(context, POOL_ORDER_FREE);", "rc = capture_active_now() ? 0 : order_pool(context, POOL_ORDER_FREE);")]),
+    Mutant("pinned memory: relaxed frees are put in order", ["shim_host_memory"], [
+        ("if (conf_get()->free.number == FREE_RELAXED && !policy_is_strict(&context->policy)) return 0;", "")]),
     Mutant("pinned memory: a free beside a call that may end its context waits for nothing", ["shim_pinned_free"], [
-        ("if (!context_pin_staying_once(context)) return CUDA_SUCCESS;", "if (!context_pin(context)) return CUDA_SUCCESS;")]),
+        ("if (!context_pin_staying_once(context)) return 0; rc =", "if (!context_pin(context)) return 0; rc =")]),
     Mutant("pinned memory: a free in a context that has failed gets the current one's answer", ["shim_pinned_free"], [
         ("ret_failed->context = context; (void)context_enter(context, &ret_failed->visit);", "context_unpin(context);")]),
     Mutant("pinned memory: each free waits for a call that may end its context", ["shim_pinned_free"], [
-        ("if (!context_pin_staying_once(context)) return CUDA_SUCCESS;",
-         "while (!context_pin(context)) if (context_is_leaving(context)) return CUDA_SUCCESS;")]),
+        ("if (!context_pin_staying_once(context)) return 0; rc =",
+         "while (!context_pin(context)) if (context_is_leaving(context)) return 0; rc =")]),
     Mutant("pinned memory: a free that has failed keeps the context from its end while it asks for the error", ["shim_pinned_free"], [
         ("context_unpin(context); } void serve_host_failed_end", "} void serve_host_failed_end")]),
     Mutant("pinned memory: the work of a context that has ended is not over", ["shim_host_memory"], [

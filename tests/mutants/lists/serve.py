@@ -33,8 +33,8 @@ MUTANTS = [
     # --- pinned memory ---
     Mutant("pinned memory: a child's free is the pool's", ["pinned / Fork.test_a_child_of_threads"], [
         ("if (!pool || process_is_passive()) return SERVE_FORWARD;", "if (!pool) return SERVE_FORWARD;")]),
-    Mutant("pinned memory: a free whose wait fails frees nothing", ["pinned / Events.test_a_wait_that_fails"], [
-        ("(host_memory_wait(context) && context_failed(context))", "host_memory_wait(context)")]),
+    Mutant("pinned memory: a free whose order fails frees nothing", ["pinned / Events.test_a_wait_that_fails"], [
+        ("(host_memory_order(context) && context_failed(context))", "host_memory_order(context)")]),
     Mutant("pinned memory: the ranks of a host do not share the limit", ["pinned / Machine.test_limit_of_a_cgroup"], [
         ("memory / 8 / machine_ranks()", "memory / 8")]),
     Mutant("pinned memory: the setting of the limit has no effect", ["pinned / Machine.test_limit_of_the_setting"], [

@@ -79,6 +79,25 @@ static void run_for(uint64_t ns)
     atomic_store(&fake.ns, end);
 }
 
+/* Each free is put in order on the device, but for relaxed ones. */
+static void put_in_order(unsigned int waits)
+{
+    start();
+    put(get(LARGE));
+    assert_int_equal(fake_calls(FN(cuCtxWaitEvent)), waits);
+    assert_int_equal(fake_calls(FN(cuCtxSynchronize)), 0);
+}
+
+ISOLATED_CASE(test_ordered, .environment = DECAY)
+{
+    put_in_order(1);
+}
+
+ISOLATED_CASE(test_relaxed, .environment = "CUPOOL_HOST_POOL=1 CUPOOL_FREE=relaxed")
+{
+    put_in_order(0);
+}
+
 /* It goes back after CUPOOL_DECAY seconds, and not long before; what is live or was used meanwhile stays. */
 ISOLATED_CASE(test_decay, .environment = DECAY)
 {

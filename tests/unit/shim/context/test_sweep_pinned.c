@@ -118,14 +118,14 @@ static void tell_pinned(void)
     if (host_memory_stats(&stats))
         host_pool_check(host_memory_pool(), wrong, sizeof(wrong));
     sweep_say("pinned:n=%llu,%llu,%llu,%llu live=%lluK held=%lluK peak=%lluK,%lluK idle=%lluK segments=%llu,%llu "
-              "waiting=%lluK refused=%llu passing=%lluK driver=%u unwaited=%d%s",
+              "waiting=%lluK refused=%llu passing=%lluK driver=%u%s",
               (unsigned long long)stats.allocs, (unsigned long long)stats.hits, (unsigned long long)stats.frees,
               (unsigned long long)stats.failed, (unsigned long long)stats.live >> 10,
               (unsigned long long)stats.held >> 10, (unsigned long long)stats.peak_live >> 10,
               (unsigned long long)stats.peak_held >> 10, (unsigned long long)stats.idle >> 10,
               (unsigned long long)stats.segments_alloc, (unsigned long long)stats.segments_free,
               (unsigned long long)stats.waiting >> 10, (unsigned long long)stats.refused,
-              (unsigned long long)stats.passing >> 10, host.held, host_memory_unwaited(), wrong);
+              (unsigned long long)stats.passing >> 10, host.held, wrong);
     tell(0);
     tell_driver();
 }

@@ -448,7 +448,7 @@ ANSWER(int, host_memory_alloc, (struct context * context, unsigned int flags, si
        (*ret = 0x444, 0), OR(-ENOMEM), "%u %zu", flags, size)
 ANSWER(int, host_memory_owner, (uint64_t addr, struct context **ret), (*ret = (struct context *)&driver, 0),
        OR(-ENOENT, -EINVAL), "%llx", (ull)addr)
-ANSWER(CUresult, host_memory_wait, (struct context * context), 0, OR(CUDA_ERROR_UNKNOWN))
+ANSWER(int, host_memory_order, (struct context * context), 0, OR(-EIO))
 ANSWER(int, host_pool_free, (struct host_pool * pool, uint64_t addr), 0, OR(-EINVAL, -ENOENT, -EIO), "%llx", (ull)addr)
 ANSWER(int, host_pool_block, (struct host_pool * pool, uint64_t addr, uint64_t *ret_base, size_t *ret_size),
        (*ret_base = addr, *ret_size = 64, 0), OR(-EINVAL, -ENOENT), "%llx", (ull)addr)

@@ -107,20 +107,22 @@ static void work_ends(void *arg)
     fake.contexts[0].over = fake.contexts[0].launched;
 }
 
-/* Work before a free that has not waited is waited for, also where another thread gives back a reference. */
-ISOLATED_CASE(test_pinned_wait_beside_an_end, .environment = "CUPOOL_HOST_POOL=1 CUPOOL_FREE=auto")
+/* A free that has not waited is on record: the work before it is waited for, also where another thread gives back a
+ * reference. */
+ISOLATED_CASE(test_a_free_on_record_beside_an_end, .environment = "CUPOOL_HOST_POOL=1 CUPOOL_FREE=auto")
 {
     void *memory = memory_of(0);
     struct context *context = pooled(0);
 
     assert_int_equal(cuMemFreeHost(memory), CUDA_SUCCESS); /* it waits for work that was there before the library */
-    assert_int_equal(cuMemFreeHost(more_memory()), CUDA_SUCCESS);
     fake.contexts[0].launched += 3;
+    assert_int_equal(cuMemFreeHost(more_memory()), CUDA_SUCCESS);
+    assert_int_not_equal(fake.contexts[0].over, fake.contexts[0].launched);
     atomic_store(&context->leaving, 1);
     fake.relax = end_decided;
     fake.relax_arg = context;
     fake_before(FN(cuEventQuery), work_ends, NULL);
-    policy_pinned_wait();
+    policy_frees_wait(/* others: */ false);
     assert_int_equal(fake.contexts[0].over, fake.contexts[0].launched);
 }
 
