@@ -20,6 +20,7 @@
 #include "real/caller.h"
 #include "real/real.h"
 #include "report/background_thread.h"
+#include "report/guard.h"
 
 /* Idle memory is looked at so often in a decay time, and goes back after all looks but one. */
 #define LOOKS 8
@@ -57,6 +58,8 @@ enum serve_verdict serve_host_alloc(unsigned int flags, size_t size, const void 
         return SERVE_FORWARD;
     if (process_state_get() == PROCESS_NEW)
         process_start();
+    if (guard_on() && guard_own())
+        return SERVE_FORWARD;
     if (!host_memory_pool() && !host_memory_make(driver, limit()))
         return SERVE_FORWARD;
     context = context_begin(driver, /* by_runtime: */ false, &own);

@@ -98,6 +98,19 @@ class Counters(Base):
         self.assertEqual((event["allocs"], event["hits"], event["live"]), (2, 1, 3 * MIB))
 
 
+class Debug(Base):
+    def test_each_request_is_the_drivers(self) -> None:
+        """With CUPOOL_DEBUG=1 nothing is pooled, so that tools find what is natively wrong."""
+        names = ("cuMemAllocHost_v2", "cuMemHostAlloc", "cuMemFreeHost")
+        native = self.go(BIN / "report_shared", *WORDS, preload=None)
+        self.assertEqual(native.counts["cuMemFreeHost"], 10)
+        for kind, calls in (("1", [native.counts.get(name, 0) for name in names]), ("guard", [0, 3, 0])):
+            done = self.pinned(*WORDS, CUPOOL_DEBUG=kind)
+            with self.subTest(kind=kind):
+                self.assertEqual([done.counts.get(name, 0) for name in names], calls)
+                self.assertEqual(done.out, native.out)
+
+
 class Events(Base):
     def test_from_the_driver_and_back(self) -> None:
         """As sizes and addresses go; a request that the bound leaves no room for gives idle memory back first."""

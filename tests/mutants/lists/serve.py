@@ -31,6 +31,12 @@ MUTANTS = [
     Mutant("a request is the pool's to serve after its bypassed call has failed", ["shim_retry_often"], [
         ("request = REQUEST_NONE; return !process_is_passive()", "return !process_is_passive()")]),
     # --- pinned memory ---
+    Mutant("pinned memory is pooled where nothing is", ["pinned / Debug"], [
+        ("process_start(); if (guard_on() && guard_own()) return SERVE_FORWARD; if (!host_memory_pool()",
+         "process_start(); if (!host_memory_pool()")]),
+    Mutant("pinned memory is not pooled with guard bytes", ["pinned / Debug"], [
+        ("process_start(); if (guard_on() && guard_own()) return SERVE_FORWARD; if (!host_memory_pool()",
+         "process_start(); if (guard_on()) return SERVE_FORWARD; if (!host_memory_pool()")]),
     Mutant("pinned memory: a child's free is the pool's", ["pinned / Fork.test_a_child_of_threads"], [
         ("if (!pool || process_is_passive()) return SERVE_FORWARD;", "if (!pool) return SERVE_FORWARD;")]),
     Mutant("pinned memory: a free whose order fails frees nothing", ["pinned / Events.test_a_wait_that_fails"], [

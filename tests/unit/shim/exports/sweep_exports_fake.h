@@ -455,6 +455,7 @@ ANSWER(int, host_pool_block, (struct host_pool * pool, uint64_t addr, uint64_t *
 ANSWER(size_t, host_pool_decay, (struct host_pool * pool, unsigned int age), 1, OR(2), "%u", age)
 TOLD(host_pool_disown, (struct host_pool * pool, uint64_t addr, size_t size), "%llx %zu", (ull)addr, size)
 TOLD(oom_report_host, (size_t size), "%zu", size)
+IS(guard_own, (void), false)
 IS(context_failed, (const struct context *context), false)
 IS(context_pin, (struct context * context), true)
 TOLD(context_unpin, (struct context * context), "")
