@@ -79,17 +79,23 @@ EXPORT CUresult cuMemHostAlloc(void **ptr, size_t size, unsigned int flags)
     return passed(real_next(cuMemHostAlloc)(ptr, size, flags), ptr, size);
 }
 
+/* The error of the current context. */
+static CUresult context_error(void)
+{
+    size_t free = 0, total = 0;
+
+    return real_next(cuMemGetInfo_v2)(&free, &total);
+}
+
 /* The error of the memory's context, whichever is current, or of the thread. */
 static CUresult free_failed(uint64_t addr)
 {
-    size_t free = 0, total = 0;
     struct serve_failed failed;
     CUresult result;
 
     serve_host_failed_begin(addr, &failed);
-    result = real_next(cuMemGetInfo_v2)(&free, &total);
+    result = context_error();
     serve_host_failed_end(&failed);
-    /* cppcheck-suppress returnDanglingLifetime */ /* a number, no address */
     return result;
 }
 
@@ -113,6 +119,8 @@ EXPORT CUresult cuMemFreeHost(void *ptr)
         return free_by_driver(ptr);
     case SERVE_INVALID: /* the error is the driver's: a context that has failed has another one */
         return real_next(cuMemFreeHost)((void *)NOWHERE);
+    case SERVE_OVER:
+        return context_error();
     default:
         return free_failed((uintptr_t)ptr);
     }

@@ -94,6 +94,7 @@ enum serve_verdict serve_host_free(uint64_t addr)
 {
     struct host_pool *pool = host_memory_pool();
     struct context *context;
+    bool over;
     int rc;
 
     if (!pool || process_is_passive())
@@ -101,8 +102,10 @@ enum serve_verdict serve_host_free(uint64_t addr)
     rc = host_memory_owner(addr, &context);
     if (rc == -ENOENT)
         return SERVE_FORWARD;
-    if (!is_answered(real_driver_get()))
+    if (!serve_is_answered(&over))
         return SERVE_FAILED;
+    if (over)
+        return SERVE_OVER;
     if (rc)
         return SERVE_INVALID;
     /* After an error of the order alone the block is freed all the same: it serves again only once the work is over. */

@@ -21,7 +21,7 @@ enum serve_verdict serve_host_alloc(unsigned int flags, size_t size, const void 
 /* The driver has answered such a request with this memory. */
 void serve_host_passed(uint64_t addr, size_t size);
 
-/* Free memory. SERVE_DONE, SERVE_FORWARD, SERVE_INVALID, SERVE_FAILED as for serve_free. */
+/* Free memory. SERVE_DONE, SERVE_FORWARD, SERVE_INVALID, SERVE_OVER, SERVE_FAILED as for serve_free. */
 enum serve_verdict serve_host_free(uint64_t addr);
 /* After SERVE_FAILED: as serve_failed_begin and serve_failed_end, for pinned memory. */
 void serve_host_failed_begin(uint64_t addr, struct serve_failed *ret_failed);

@@ -312,6 +312,12 @@ static __attribute__((noinline, cold)) bool thread_asks(bool *ret_over)
     return true;
 }
 
+bool serve_is_answered(bool *ret_over)
+{
+    *ret_over = false;
+    return answered || thread_asks(ret_over);
+}
+
 static inline bool thread_is_answered(void)
 {
     bool over;

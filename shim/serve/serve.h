@@ -64,6 +64,9 @@ bool serve_bypass_failed(const void *caller);
 enum serve_verdict serve_free(uint64_t addr);
 /* For cudaFreeAsync, which natively does not wait: the memory becomes free when stream gets there. */
 enum serve_verdict serve_free_later(uint64_t addr, CUstream stream);
+/* False: the driver answers no call of this thread, which runs a host function. *ret_over: the thread's current context
+ * has ended, and natively each free fails. */
+bool serve_is_answered(bool *ret_over);
 /* After SERVE_FAILED and SERVE_UNFREED: make the context of the block at addr current for a call that returns this
  * context's error. serve_failed_end must follow, with the same record. */
 struct serve_failed {

@@ -303,6 +303,31 @@ BT_TEST(reset)
     return 0;
 }
 
+/* The primary context has ended and is current: the driver refuses to free another one's memory, and the runtime begins
+ * the primary one anew. */
+BT_TEST(free_after_end)
+{
+    CUcontext primary, other;
+    void *p, *q;
+
+    for (size_t i = 0; i < SIZES; i++) {
+        OK(cudaFree(NULL));
+        OK(cuCtxGetCurrent(&primary));
+        TRY(bt_context(&other));
+        OK(cuMemAllocHost(&p, sizes[i]));
+        OK(cuMemAllocHost(&q, sizes[i]));
+        OK(cuCtxSetCurrent(primary));
+        OK(cuDevicePrimaryCtxReset(0));
+        EXPECT(cuMemFreeHost(p), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        memset(p, 1, sizes[i]);
+        OK(cudaFreeHost(q));
+        OK(cuMemFreeHost(p));
+        EXPECT(cuMemFreeHost(p), CUDA_ERROR_INVALID_VALUE);
+        OK(cuCtxDestroy(other));
+    }
+    return 0;
+}
+
 BT_TEST(wrong_frees)
 {
     for (size_t i = 0; i < SIZES; i++) {

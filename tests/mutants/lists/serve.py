@@ -31,6 +31,8 @@ MUTANTS = [
     Mutant("a request is the pool's to serve after its bypassed call has failed", ["shim_retry_often"], [
         ("request = REQUEST_NONE; return !process_is_passive()", "return !process_is_passive()")]),
     # --- pinned memory ---
+    Mutant("pinned memory is freed although the current context has ended", ["pinned shared pooled auto"], [
+        ("if (over) return SERVE_OVER; if (rc) return SERVE_INVALID;", "if (rc) return SERVE_INVALID;")]),
     Mutant("pinned memory is pooled where nothing is", ["pinned / Debug"], [
         ("process_start(); if (guard_on() && guard_own()) return SERVE_FORWARD; if (!host_memory_pool()",
          "process_start(); if (!host_memory_pool()")]),

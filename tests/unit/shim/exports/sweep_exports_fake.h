@@ -456,6 +456,7 @@ ANSWER(size_t, host_pool_decay, (struct host_pool * pool, unsigned int age), 1, 
 TOLD(host_pool_disown, (struct host_pool * pool, uint64_t addr, size_t size), "%llx %zu", (ull)addr, size)
 TOLD(oom_report_host, (size_t size), "%zu", size)
 IS(guard_own, (void), false)
+IS(serve_is_answered, (bool *ret_over), (*ret_over = false, true))
 IS(context_failed, (const struct context *context), false)
 IS(context_pin, (struct context * context), true)
 TOLD(context_unpin, (struct context * context), "")
