@@ -209,7 +209,8 @@ static int alloc(void *arg, const struct host_key *key, size_t size, uint64_t *r
     (void)arg;
     if (capture_active_now())
         return -EAGAIN;
-    if (!host_populate(host.driver, key->flags == HOST_MEMORY_PLAIN ? HOST_POPULATE_FLAGS : key->flags, size, ret_addr))
+    if (!host_populate(host.driver, key->owner, key->flags == HOST_MEMORY_PLAIN ? HOST_POPULATE_FLAGS : key->flags,
+                       size, ret_addr))
         return 0;
     result = key->flags == HOST_MEMORY_PLAIN ? host.driver->cuMemAllocHost_v2(&p, size)
                                              : host.driver->cuMemHostAlloc(&p, size, key->flags);
@@ -292,12 +293,6 @@ static int give_back(void *arg, const struct host_key *key, uint64_t addr, size_
     return result == CUDA_ERROR_NOT_READY ? -EBUSY : 0;
 }
 
-static void lost(void *arg, const struct host_key *key, uint64_t addr, size_t size)
-{
-    host_populated_lost(addr);
-    host_observe_lost(arg, key, addr, size);
-}
-
 static const struct host_ops host_ops = {.alloc = alloc,
                                          .free = give_back,
                                          .record = record,
@@ -305,7 +300,7 @@ static const struct host_ops host_ops = {.alloc = alloc,
                                          .wait = wait_for,
                                          .drop = drop,
                                          .got = host_observe_got,
-                                         .lost = lost};
+                                         .lost = host_observe_lost};
 
 static struct host_pool *make(const struct real_driver *driver, uint64_t limit)
 {
@@ -392,4 +387,5 @@ void host_memory_context_ended(const struct context *context)
         return;
     atomic_fetch_add(&host.lives[entry_of(context)], 1);
     host_pool_owner_gone(pool, (uintptr_t)context);
+    host_populated_owner_gone((uintptr_t)context);
 }

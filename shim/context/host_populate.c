@@ -23,7 +23,7 @@
 #define RANGES_MAX 1024u
 
 struct range {
-    uint64_t addr;
+    uint64_t addr, owner;
     size_t size; /* 0: the entry is unused */
 };
 
@@ -41,14 +41,14 @@ static struct range *range_find(uint64_t addr)
     return NULL;
 }
 
-static bool range_add(uint64_t addr, size_t size)
+static bool range_add(uint64_t owner, uint64_t addr, size_t size)
 {
     struct range *range;
 
     lock_take(&populated.lock);
     range = range_find(0);
     if (range)
-        *range = (struct range){.addr = addr, .size = size};
+        *range = (struct range){.addr = addr, .owner = owner, .size = size};
     lock_give(&populated.lock);
     return range;
 }
@@ -136,7 +136,8 @@ static void touch_all(char *start, size_t size)
     pthread_setcancelstate(cancel, NULL);
 }
 
-static int populate(const struct real_driver *driver, unsigned int flags, size_t size, uint64_t *ret_addr)
+static int populate(const struct real_driver *driver, uint64_t owner, unsigned int flags, size_t size,
+                    uint64_t *ret_addr)
 {
     const size_t mapped = (size + HUGE - 1) / HUGE * HUGE;
     char *p;
@@ -148,7 +149,7 @@ static int populate(const struct real_driver *driver, unsigned int flags, size_t
     if (!p)
         return -ENOMEM;
     touch_all(p, mapped);
-    if (!range_add((uintptr_t)p, mapped) || driver->cuMemHostRegister_v2(p, mapped, flags)) {
+    if (!range_add(owner, (uintptr_t)p, mapped) || driver->cuMemHostRegister_v2(p, mapped, flags)) {
         (void)range_take((uintptr_t)p);
         munmap(p, mapped);
         return -EIO;
@@ -157,7 +158,7 @@ static int populate(const struct real_driver *driver, unsigned int flags, size_t
     return 0;
 }
 
-int host_populate(const struct real_driver *driver, unsigned int flags, size_t size, uint64_t *ret_addr)
+int host_populate(const struct real_driver *driver, uint64_t owner, unsigned int flags, size_t size, uint64_t *ret_addr)
 {
     const int saved = errno;
     int rc;
@@ -165,7 +166,7 @@ int host_populate(const struct real_driver *driver, unsigned int flags, size_t s
     if (size < LEAST || !conf_get()->host_populate.number || (flags & ~HOST_POPULATE_FLAGS) ||
         !driver->cuMemHostRegister_v2 || !driver->cuMemHostUnregister)
         return -EINVAL;
-    rc = populate(driver, flags, size, ret_addr);
+    rc = populate(driver, owner, flags, size, ret_addr);
     errno = saved;
     return rc;
 }
@@ -191,10 +192,17 @@ CUresult host_populated_free(const struct real_driver *driver, uint64_t addr)
     return result;
 }
 
-void host_populated_lost(uint64_t addr)
+void host_populated_owner_gone(uint64_t owner)
 {
-    const size_t size = range_take(addr);
+    for (unsigned int i = 0; i < RANGES_MAX; i++) {
+        struct range range;
 
-    if (size)
-        munmap((void *)(uintptr_t)addr, size);
+        lock_take(&populated.lock);
+        range = populated.ranges[i];
+        if (range.owner == owner)
+            populated.ranges[i] = (struct range){0};
+        lock_give(&populated.lock);
+        if (range.owner == owner)
+            munmap((void *)(uintptr_t)range.addr, range.size);
+    }
 }

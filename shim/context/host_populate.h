@@ -19,9 +19,11 @@
 /* The flags that cuMemHostAlloc and cuMemHostRegister have in common, with the same numbers: portable, device map. */
 #define HOST_POPULATE_FLAGS 3u
 
-/* Get size bytes, registered with these flags in the current context. An error: the driver's own allocation is to serve
- * the request; -EINVAL: as the setting, the size or the flags want it. */
-int host_populate(const struct real_driver *driver, unsigned int flags, size_t size, uint64_t *ret_addr);
+/* Get size bytes, registered with these flags in the current context. owner: a number for that context, not 0. An
+ * error: the driver's own allocation is to serve the request; -EINVAL: as the setting, the size or the flags want it.
+ */
+int host_populate(const struct real_driver *driver, uint64_t owner, unsigned int flags, size_t size,
+                  uint64_t *ret_addr);
 
 /* The memory that starts at addr is from host_populate. */
 bool host_populated(uint64_t addr);
@@ -29,7 +31,7 @@ bool host_populated(uint64_t addr);
 /* Unregister and unmap such memory, in the context that owns it. Nothing may use it: this waits for no work. */
 CUresult host_populated_free(const struct real_driver *driver, uint64_t addr);
 
-/* Unmap such memory, whose context has ended; anything else stays as it is. */
-void host_populated_lost(uint64_t addr);
+/* Unmap all such memory of this owner, which has ended. */
+void host_populated_owner_gone(uint64_t owner);
 
 #endif

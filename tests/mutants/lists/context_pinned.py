@@ -56,5 +56,9 @@ MUTANTS = [
     Mutant("a request waits for its own context's work with a limit", ["shim_host_memory"], [
         ("token->count > 1 ? now_ns() + ORDER_OTHERS_WAIT_NS", "token->count > 0 ? now_ns() + ORDER_OTHERS_WAIT_NS")]),
     Mutant("pinned memory of a context that has ended has no event", ["pinned / Events.test_a_context_takes_its_memory_along"], [
-        ("host_observe_lost(arg, key, addr, size); }", "}")]),
+        (".lost = host_observe_lost};", ".lost = NULL};")]),
+    Mutant("pinned memory: populated memory stays when its context ends", ["populate / Populate.test_a_context_takes_it_along"], [
+        ("host_populated_owner_gone((uintptr_t)context);", "")]),
+    Mutant("pinned memory: all populated memory goes when a context ends", ["shim_host_memory"], [
+        ("if (range.owner == owner) munmap(", "if (range.owner) munmap(")]),
 ]

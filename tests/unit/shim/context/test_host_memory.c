@@ -54,12 +54,17 @@ static void start(void)
     fake.driver.cuMemFreeHost = free_host;
 }
 
-static uint64_t get(size_t size)
+static uint64_t get_with(unsigned int flags, size_t size)
 {
     uint64_t addr = 0;
 
-    assert_int_equal(serve_host_alloc(0, size, (const void *)(uintptr_t)get, &addr), SERVE_DONE);
+    assert_int_equal(serve_host_alloc(flags, size, (const void *)(uintptr_t)get_with, &addr), SERVE_DONE);
     return addr;
+}
+
+static uint64_t get(size_t size)
+{
+    return get_with(0, size);
 }
 
 static void put(uint64_t addr)
@@ -384,6 +389,11 @@ static CUresult registered(void *p, size_t size, unsigned int flags)
     return p && size && !flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+static bool is_mapped(uint64_t addr)
+{
+    return msync((void *)(uintptr_t)addr, 4096, MS_ASYNC) == 0;
+}
+
 static CUresult not_registered(void *p)
 {
     return p ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : CUDA_ERROR_INVALID_VALUE;
@@ -397,11 +407,58 @@ ISOLATED_CASE(test_not_registered_any_more, .environment = DECAY " CUPOOL_HOST_P
     start();
     fake.driver.cuMemHostRegister_v2 = registered;
     fake.driver.cuMemHostUnregister = not_registered;
-    assert_int_equal(host_populate(&fake.driver, 0, 256 * MIB, &addr), 0);
-    assert_int_equal(msync((void *)(uintptr_t)addr, 4096, MS_ASYNC), 0);
+    assert_int_equal(host_populate(&fake.driver, 1, 0, 256 * MIB, &addr), 0);
+    assert_true(is_mapped(addr));
     assert_int_equal(host_populated_free(&fake.driver, addr), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
-    assert_int_equal(msync((void *)(uintptr_t)addr, 4096, MS_ASYNC), -1);
-    assert_int_equal(errno, ENOMEM);
+    assert_false(is_mapped(addr));
+}
+
+static CUresult unregistered(void *p)
+{
+    return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* A call past the pool has freed the driver's memory that was there before: the fresh memory, which the kernel mostly
+ * maps there too, stays. */
+ISOLATED_CASE(test_populated_where_memory_was, .environment = DECAY " CUPOOL_HOST_POPULATE=1 CUPOOL_HOST_LIMIT=300M")
+{
+    uint64_t addr, other;
+
+    start();
+    fake.driver.cuMemHostRegister_v2 = registered;
+    fake.driver.cuMemHostUnregister = unregistered;
+    addr = get(256 * MIB);
+    for (unsigned int i = 0; i < 8; i++) {
+        put(addr);
+        host_pool_trim(host_memory_pool(), /* may_wait: */ true);
+        assert_false(is_mapped(addr));
+        pinned.next = addr - UINT64_C(0x7e0000000000);
+        assert_int_equal(get_with(CU_MEMHOSTALLOC_WRITECOMBINED, 256 * MIB), addr);
+        other = get(256 * MIB);
+        assert_true(is_mapped(other));
+        assert_true(host_populated(other));
+        if (other == addr)
+            break;
+        addr = other;
+    }
+}
+
+/* A context takes its own memory along. */
+ISOLATED_CASE(test_populated_of_two_contexts, .environment = DECAY " CUPOOL_HOST_POPULATE=1")
+{
+    uint64_t addr, other;
+
+    start();
+    fake.driver.cuMemHostRegister_v2 = registered;
+    fake.driver.cuMemHostUnregister = unregistered;
+    addr = get(256 * MIB);
+    pooled(1);
+    fake_current(fake_context(1));
+    other = get(256 * MIB);
+    fake_current(fake_context(0));
+    context_gone(context_leaving(fake_context(1)), true);
+    assert_true(is_mapped(addr));
+    assert_false(is_mapped(other));
 }
 
 static CUresult not_in_use(void *p)
