@@ -240,25 +240,13 @@ static unsigned int entry_of(const struct context *context)
     return i;
 }
 
-/* Wait for all work that was launched so far. */
-static int wait_for_all(void)
-{
-    uint64_t token = 0;
-    int rc = record(NULL, &token);
-
-    if (!rc)
-        rc = wait_for(NULL, token);
-    if (token)
-        drop(NULL, token);
-    return rc;
-}
-
 static CUresult free_by_driver(uint64_t addr)
 {
     return host_populated(addr) ? host_populated_free(host.driver, addr)
                                 : host.driver->cuMemFreeHost((void *)(uintptr_t)addr);
 }
 
+/* The driver's calls wait for the work of the owner, and for no other context's. */
 static int give_back(void *arg, const struct host_key *key, uint64_t addr, size_t size, bool may_wait)
 {
     struct context *context = (struct context *)(uintptr_t)key->owner;
@@ -268,8 +256,6 @@ static int give_back(void *arg, const struct host_key *key, uint64_t addr, size_
     uint64_t since = 0;
 
     (void)arg;
-    if (may_wait && host_populated(addr) && wait_for_all()) /* memory of the driver's own is waited for by the driver */
-        return -EBUSY;
     if (!context_pin(context))
         return -EBUSY; /* it is ending, and its memory with it */
     slot = order_slot_take(context);

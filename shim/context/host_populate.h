@@ -28,7 +28,7 @@ int host_populate(const struct real_driver *driver, uint64_t owner, unsigned int
 /* The memory that starts at addr is from host_populate. */
 bool host_populated(uint64_t addr);
 
-/* Unregister and unmap such memory, in the context that owns it. Nothing may use it: this waits for no work. */
+/* Unregister and unmap such memory, in the context that owns it, for whose work this waits, as cuMemFreeHost does. */
 CUresult host_populated_free(const struct real_driver *driver, uint64_t addr);
 
 /* Unmap all such memory of this owner, which has ended. */

@@ -6,6 +6,8 @@
  * Natively cudaFreeHost waits for the device. With CUPOOL_HOST_POOL=1 it need not, and the pool must not hand memory
  * out before the work is over. Codes, flags and attributes are compared by the probe (tests/gpu/probe).
  */
+#include <sys/mman.h>
+
 #include "work.h"
 
 #define SLOTS 8
@@ -344,35 +346,63 @@ BT_TEST(wrong_frees)
     return 0;
 }
 
-/* Beyond the bound, so that the free gives the memory back at once: work of another device still reads it. */
-BT_TEST(populated)
+static int needs_populate(void)
 {
     const char *populate = getenv("CUPOOL_HOST_POPULATE");
+
+    if (!populate || strcmp(populate, "1") != 0)
+        SKIP("needs CUPOOL_HOST_POPULATE=1");
+    return 0;
+}
+
+/* Beyond the bound, so that the free gives the memory back at once: work still reads it. */
+BT_TEST(populated)
+{
     unsigned char *dev, *p;
     cudaStream_t stream;
-    int devices;
 
-    OK(cudaGetDeviceCount(&devices));
-    if (!populate || strcmp(populate, "1") != 0 || devices < 2)
-        SKIP("needs CUPOOL_HOST_POPULATE=1 and two devices");
+    TRY(needs_populate());
     for (int round = 0; round < 3; round++) {
-        OK(cudaSetDevice(1));
         OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
         OK(cudaMalloc((void **)&dev, LARGE));
-        OK(cudaSetDevice(0));
         OK(cudaMallocHost((void **)&p, POPULATED));
         memset(p + POPULATED - LARGE, round + 1, LARGE);
-        OK(cudaSetDevice(1));
         TRY(bt_slow(stream, BT_SLOW_US));
         OK(cudaMemcpyAsync(dev, p + POPULATED - LARGE, LARGE, cudaMemcpyHostToDevice, stream));
-        OK(cudaSetDevice(0));
         OK(cudaFreeHost(p));
-        OK(cudaSetDevice(1));
         OK(cudaStreamSynchronize(stream));
         TRY(bt_verify(dev, LARGE, round + 1));
         OK(cudaFree(dev));
         OK(cudaStreamDestroy(stream));
     }
+    return 0;
+}
+
+/* The free waits for no other device, whose work may wait for this thread, and the memory is gone. */
+BT_TEST(populated_beside_another_device)
+{
+    static int word;
+    cudaStream_t stream;
+    unsigned char *p;
+    void *dev;
+    int rc;
+
+    TRY(needs_populate());
+    TRY(bt_devices(2));
+    OK(cudaSetDevice(1));
+    TRY(bt_work_begin());
+    OK(cudaMalloc(&dev, 64));
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    bt_work_reset(&word);
+    TRY(bt_work(stream, &word, 60000000));
     OK(cudaSetDevice(0));
+    OK(cudaMallocHost((void **)&p, POPULATED));
+    OK(cudaFreeHost(p));
+    rc = msync(p, 4096, MS_ASYNC);
+    bt_work_end(&word);
+    CHECK(rc == -1);
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaFree(dev));
+    OK(cudaStreamDestroy(stream));
     return 0;
 }

@@ -24,10 +24,8 @@ MUTANTS = [
         ("return atomic_load(&host.lives[entry]) != token->events[entry].life;", "return 0;")]),
     Mutant("pinned memory: an event is asked about beside a capture", ["shim_host_memory"], [
         ("captures = capture_active();", "captures = false;", "query_one")]),
-    Mutant("pinned memory: populated memory goes before the work that uses it is over", ["shim_host_memory"], [
-        ("if (!rc) rc = wait_for(NULL, token);", "(void)wait_for;")]),
-    Mutant("pinned memory: a trim that has waited keeps an event for ever", ["shim_host_memory"], [
-        ("if (token) drop(NULL, token);", "(void)drop;", "wait_for_all")]),
+    Mutant("pinned memory: populated memory does not go beside work", ["shim_host_memory"], [
+        ("if (!capture_active_now() && (may_wait || is_idle(", "if (!capture_active_now() && ((may_wait && !host_populated(addr)) || is_idle(")]),
     Mutant("pinned memory: work of a context without a pool is waited for", ["sweep_pinned"], [
         ("atomic_store_explicit(&token->events[i].over, true, memory_order_relaxed); if (!atomic_load(&context->handle)",
          "if (!atomic_load(&context->handle)")]),

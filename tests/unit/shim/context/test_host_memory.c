@@ -461,9 +461,13 @@ ISOLATED_CASE(test_populated_of_two_contexts, .environment = DECAY " CUPOOL_HOST
     assert_false(is_mapped(other));
 }
 
-static CUresult not_in_use(void *p)
+/* It waits for the current context's work. */
+static CUresult waits_and_unregisters(void *p)
 {
-    assert_int_equal(fake.contexts[0].over, fake.contexts[0].launched);
+    CUcontext current = NULL;
+
+    fake.driver.cuCtxGetCurrent(&current);
+    fake_context_of(current)->over = fake_context_of(current)->launched;
     return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -489,34 +493,25 @@ ISOLATED_CASE(test_work_of_the_only_context, .environment = DECAY " CUPOOL_HOST_
     assert_int_equal(pinned.returned, 1);
 }
 
-/* An event is recorded: the next query finds the work over. */
-static void work_is_waited_for(void *arg)
-{
-    fake_before(FN(cuEventQuery), work_ends, NULL);
-}
-
-/* Such memory goes when the program wants it to; the driver would wait for the work that uses its own memory. */
+/* Such memory goes when the program wants it to: the driver waits for the work of its context, and for no other work.
+ */
 ISOLATED_CASE(test_populated_beside_work, .environment = DECAY " CUPOOL_HOST_POPULATE=1")
 {
-    uint64_t addr, one, two;
-    unsigned int made;
+    uint64_t addr;
 
     start();
     fake.driver.cuMemHostRegister_v2 = registered;
-    fake.driver.cuMemHostUnregister = not_in_use;
+    fake.driver.cuMemHostUnregister = waits_and_unregisters;
     addr = get(256 * MIB);
     assert_true(host_populated(addr));
     put(addr);
-    fake.contexts[0].launched = 1;
-    fake_before(FN(cuCtxRecordEvent), work_is_waited_for, NULL);
+    pooled(1);
+    fake_current(fake_context(1));
+    fake.contexts[0].launched = fake.contexts[1].launched = 1;
     assert_int_equal(host_pool_trim(host_memory_pool(), /* may_wait: */ true), 256 * MIB);
     assert_false(host_populated(addr));
-    made = fake.events_made;
-    one = get(LARGE);
-    two = get(LARGE);
-    put(one);
-    put(two);
-    assert_int_equal(fake.events_made, made); /* the trim's event serves again */
+    assert_int_equal(fake.contexts[0].over, 1);
+    assert_int_equal(fake.contexts[1].over, 0);
 }
 
 /* --- nodes --- */
