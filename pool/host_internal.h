@@ -352,13 +352,13 @@ int host_tokens_freed(struct host_pool *pool, size_t size);
 bool host_tokens_news(struct host_pool *pool, uint64_t stamp);
 /* Ask whether memory with this stamp is complete, recording a token if none covers it. */
 bool host_tokens_ask(struct host_pool *pool, uint64_t stamp);
-/* Wait for the token of this epoch. -ESRCH: there is none. */
-int host_tokens_wait(struct host_pool *pool, uint64_t epoch);
+/* Wait for the token of this epoch, as ops->wait does. -ESRCH: there is none. */
+int host_tokens_wait(struct host_pool *pool, uint64_t epoch, uint64_t owner);
 /* The calling thread has recorded the token of this epoch in a free: no later work of this thread is covered by it. */
 void host_last_free_set(const struct host_pool *pool, uint64_t epoch);
-/* Wait for the work that the calling thread's last free would natively have waited for. False: there is nothing to be
- * waited for. */
-bool host_last_free_wait(struct host_pool *pool);
+/* Wait for the work in this owner's context that the calling thread's last free would natively have waited for. False:
+ * there is nothing to be waited for, any more. */
+bool host_last_free_wait(struct host_pool *pool, uint64_t owner);
 /* True if that work is not over, or later work that its token covers. */
 bool host_last_free_unfinished(struct host_pool *pool);
 

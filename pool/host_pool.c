@@ -281,7 +281,7 @@ static enum outcome make_room(struct request *r, bool refused)
     size_t bytes, all;
     uint64_t ns;
 
-    if (outcome == NEITHER && host_last_free_wait(pool))
+    if (outcome == NEITHER && host_last_free_wait(pool, r->key.owner))
         outcome = try_once(r, refused);
     bytes = excess(r, &all);
     if (outcome != NEITHER || !all || (!refused && bytes > all))

@@ -60,8 +60,9 @@ struct host_ops {
     /* 1: the token is over. 0: it is not. -EBUSY: not to be asked now. Another error: unknown. Never waits. Several
      * threads may ask about one token. */
     int (*query)(void *arg, uint64_t token);
-    /* Wait until the token is over. */
-    int (*wait)(void *arg, uint64_t token);
+    /* Wait until the work of this owner's context that the token covers is over; other contexts' may not be.
+     * -ETIMEDOUT: it has taken too long. */
+    int (*wait)(void *arg, uint64_t token, uint64_t owner);
     /* The pool does not use the token any more: it is about to be destroyed. */
     void (*drop)(void *arg, uint64_t token);
     /* May be NULL. The pool has this memory now; the alloc took ns nanoseconds. Memory that it overlaps was reported as

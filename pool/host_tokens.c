@@ -299,11 +299,11 @@ bool host_tokens_ask(struct host_pool *pool, uint64_t stamp)
     return true;
 }
 
-int host_tokens_wait(struct host_pool *pool, uint64_t epoch)
+int host_tokens_wait(struct host_pool *pool, uint64_t epoch, uint64_t owner)
 {
     struct host_tokens *tokens = &pool->tokens;
     struct host_token *token;
-    bool older;
+    bool older, over;
     int rc;
 
     if (host_is_done(pool, epoch))
@@ -313,9 +313,10 @@ int host_tokens_wait(struct host_pool *pool, uint64_t epoch)
     lock_give(&tokens->lock);
     if (!token)
         return host_is_done(pool, epoch) ? 0 : -ESRCH;
-    rc = token->epoch != epoch ? -ESRCH : pool->ops->wait(pool->arg, token->token);
+    rc = token->epoch != epoch ? -ESRCH : pool->ops->wait(pool->arg, token->token, owner);
+    over = !rc && pool->ops->query(pool->arg, token->token) == 1;
     lock_take(&tokens->lock);
-    token_leave(tokens, token, rc == 0);
+    token_leave(tokens, token, over);
     lock_give(&tokens->lock);
     return rc;
 }
@@ -326,12 +327,16 @@ void host_last_free_set(const struct host_pool *pool, uint64_t epoch)
     last_free.epoch = last_free.stamp = epoch;
 }
 
-bool host_last_free_wait(struct host_pool *pool)
+bool host_last_free_wait(struct host_pool *pool, uint64_t owner)
 {
-    if (last_free.pool != pool || !last_free.epoch || host_tokens_wait(pool, last_free.epoch))
+    int rc;
+
+    if (last_free.pool != pool || !last_free.epoch)
         return false;
-    last_free.epoch = 0;
-    return true;
+    rc = host_tokens_wait(pool, last_free.epoch, owner);
+    if (!rc || rc == -ETIMEDOUT) /* once is enough */
+        last_free.epoch = 0;
+    return !rc;
 }
 
 bool host_last_free_unfinished(struct host_pool *pool)

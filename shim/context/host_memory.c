@@ -166,31 +166,51 @@ static int query_one(const struct token *token, unsigned int i)
     return captures ? -EBUSY : result == CUDA_SUCCESS ? 1 : result == CUDA_ERROR_NOT_READY ? 0 : -EIO;
 }
 
+/* As query_one, unless it is known that the event is over. */
+static int query_entry(struct token *token, unsigned int i)
+{
+    int rc;
+
+    if (i >= token->entries || atomic_load_explicit(&token->events[i].over, memory_order_acquire))
+        return 1;
+    rc = query_one(token, i);
+    if (rc == 1)
+        atomic_store_explicit(&token->events[i].over, true, memory_order_release);
+    return rc;
+}
+
 static int query(void *arg, uint64_t value)
 {
     struct token *token = (struct token *)(uintptr_t)value;
     int rc = 1;
 
     (void)arg;
-    for (unsigned int i = 0; rc == 1 && i < token->entries; i++) {
-        if (atomic_load_explicit(&token->events[i].over, memory_order_acquire))
-            continue;
-        rc = query_one(token, i);
-        if (rc == 1)
-            atomic_store_explicit(&token->events[i].over, true, memory_order_release);
-    }
+    for (unsigned int i = 0; rc == 1 && i < token->entries; i++)
+        rc = query_entry(token, i);
     return rc;
 }
 
-/* Natively a free waits for its own context, so with several contexts this wait has a limit. */
-static int wait_for(void *arg, uint64_t value)
+static unsigned int entry_of(const struct context *context)
 {
-    const struct token *token = (const struct token *)(uintptr_t)value;
+    unsigned int i = 0;
+
+    while (atomic_load(&contexts.entries[i]) != context)
+        i++;
+    return i;
+}
+
+/* Natively a free waits for its own context, which need not be the owner's, so with several contexts this wait has a
+ * limit. */
+static int wait_for(void *arg, uint64_t value, uint64_t owner)
+{
+    struct token *token = (struct token *)(uintptr_t)value;
+    const unsigned int entry = entry_of((const struct context *)(uintptr_t)owner);
     const uint64_t limit = token->count > 1 ? now_ns() + ORDER_OTHERS_WAIT_NS : UINT64_MAX;
     unsigned int times = 0;
     int rc;
 
-    while ((rc = query(arg, value)) == 0 && now_ns() < limit)
+    (void)arg;
+    while ((rc = query_entry(token, entry)) == 0 && now_ns() < limit)
         lock_pause(times++, NAP_MAX_NS);
     return rc == 1 ? 0 : rc ? rc : -ETIMEDOUT;
 }
@@ -229,15 +249,6 @@ static bool is_idle(struct context *context, unsigned int entry)
     if (token)
         token_give(token);
     return result == CUDA_SUCCESS;
-}
-
-static unsigned int entry_of(const struct context *context)
-{
-    unsigned int i = 0;
-
-    while (atomic_load(&contexts.entries[i]) != context)
-        i++;
-    return i;
 }
 
 static CUresult free_by_driver(uint64_t addr)

@@ -24,6 +24,8 @@ MUTANTS = [
         ("return atomic_load(&host.lives[entry]) != token->events[entry].life;", "return 0;")]),
     Mutant("pinned memory: an event is asked about beside a capture", ["shim_host_memory"], [
         ("captures = capture_active();", "captures = false;", "query_one")]),
+    Mutant("pinned memory: a request waits for other contexts' work", ["shim_host_memory"], [
+        ("while ((rc = query_entry(token, entry)) == 0 &&", "(void)entry; while ((rc = query(arg, value)) == 0 &&")]),
     Mutant("pinned memory: populated memory does not go beside work", ["shim_host_memory"], [
         ("if (!capture_active_now() && (may_wait || is_idle(", "if (!capture_active_now() && ((may_wait && !host_populated(addr)) || is_idle(")]),
     Mutant("pinned memory: work of a context without a pool is waited for", ["sweep_pinned"], [
@@ -51,6 +53,8 @@ MUTANTS = [
         ("if (!capture_active_now() && (may_wait || is_idle(context, entry_of(context)))) {", "if (!capture_active_now()) {")]),
     Mutant("pinned memory of NCCL's own is pooled", ["callers / Callers.test_pinned_memory"], [
         ("!conf_get()->host_pool.number || caller_is_outside(caller_of(serve_caller(caller))))", "!conf_get()->host_pool.number)")]),
+    Mutant("a request waits for work beside other contexts without a limit", ["shim_host_memory"], [
+        ("token->count > 1 ? now_ns() + ORDER_OTHERS_WAIT_NS", "token->count > 1 ? UINT64_MAX")]),
     Mutant("a request waits for its own context's work with a limit", ["shim_host_memory"], [
         ("token->count > 1 ? now_ns() + ORDER_OTHERS_WAIT_NS", "token->count > 0 ? now_ns() + ORDER_OTHERS_WAIT_NS")]),
     Mutant("pinned memory of a context that has ended has no event", ["pinned / Events.test_a_context_takes_its_memory_along"], [

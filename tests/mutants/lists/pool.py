@@ -36,6 +36,12 @@ MUTANTS = [
         ("|| host_last_free_unfinished(r->pool);", ";")]),
     Mutant("a pinned free that leaves its token to another thread is forgotten", ["host_combiner"], [
         ("last_free_leave(pool); return 0;", "(void)last_free_leave; return 0;")]),
+    Mutant("host pool: memory that other contexts may use is complete after a wait for one", ["host_edges"], [
+        ("over = !rc && pool->ops->query(pool->arg, token->token) == 1;", "over = !rc;")]),
+    Mutant("host pool: a request waits again for a free that has been waited for in vain", ["host_edges"], [
+        ("if (!rc || rc == -ETIMEDOUT) /* once", "if (!rc) /* once")]),
+    Mutant("host pool: a request waits for nobody's work", ["host_edges"], [
+        ("host_last_free_wait(pool, r->key.owner)", "host_last_free_wait(pool, 0)")]),
     Mutant("a refused pinned request takes no block that is much larger", ["host_bound"], [
         ("if (i != class && !any_larger && ", "if (i != class && ")]),
     Mutant("pinned requests under way do not raise the bound", ["host_bound"], [

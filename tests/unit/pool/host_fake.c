@@ -268,7 +268,7 @@ static int fake_query(void *arg, uint64_t token)
     return rc;
 }
 
-static int fake_wait(void *arg, uint64_t token)
+static int fake_wait(void *arg, uint64_t token, uint64_t owner)
 {
     struct host_fake *fake = arg;
     const struct work *work = (const struct work *)(uintptr_t)token;
@@ -278,7 +278,9 @@ static int fake_wait(void *arg, uint64_t token)
         return rc;
     if (atomic_load(&fake->blocked) && atomic_load(&fake->completed) < work->launched)
         host_fake_fault(fake, "a wait that natively is none");
-    raise_to(&fake->completed, work->launched);
+    atomic_store(&fake->waited_for, owner);
+    if (!fake->elsewhere)
+        raise_to(&fake->completed, work->launched);
     return 0;
 }
 

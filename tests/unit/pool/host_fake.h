@@ -41,6 +41,8 @@ struct host_fake {
     bool alone;                    /* one thread: the pool's lock must be free in every call */
     atomic_bool hold;              /* record does not return meanwhile */
     atomic_bool blocked;           /* wait would never return: it fails, and the fault says so */
+    atomic_ulong waited_for;       /* the owner in the last wait that has succeeded */
+    bool elsewhere;                /* work is of other contexts than the one that is waited for */
     uint64_t again;                /* the next allocation gets this address, whose memory another call has freed */
     unsigned int late;             /* so many queries say that work is not over which is */
     void (*meanwhile)(void);       /* NULL, or what another thread does during the next allocation */

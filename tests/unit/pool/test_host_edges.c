@@ -42,7 +42,45 @@ CASE(test_own_last_free_serves)
     put(addr[1], HOST_SMALL_MAX);
     assert_int_equal(get(HOST_SMALL_MAX), addr[1]);
     assert_int_equal(fake.calls[HOST_CALL_WAIT], 1);
+    assert_int_equal(fake.waited_for, plain.owner);
     put_all(addr, 2, HOST_SMALL_MAX);
+}
+
+/* After the wait other contexts' work may still use that memory. */
+CASE(test_own_last_free_does_not_serve)
+{
+    uint64_t addr[2], other;
+
+    fake.pool->limit = HOST_SLAB;
+    get_all(addr, 2, HOST_SMALL_MAX);
+    host_fake_launch(&fake);
+    put(addr[1], HOST_SMALL_MAX);
+    fake.elsewhere = true;
+    other = get(HOST_SMALL_MAX);
+    assert_int_not_equal(other, addr[1]);
+    assert_int_equal(fake.calls[HOST_CALL_WAIT], 1);
+    host_fake_complete(&fake);
+    put(addr[0], HOST_SMALL_MAX);
+    put(other, HOST_SMALL_MAX);
+}
+
+/* One vain wait is enough for each free. */
+CASE(test_own_last_free_takes_too_long)
+{
+    uint64_t addr[2], other[3];
+
+    fake.pool->limit = HOST_SLAB;
+    get_all(addr, 2, HOST_SMALL_MAX);
+    host_fake_launch(&fake);
+    put(addr[1], HOST_SMALL_MAX);
+    fake.fail_call = HOST_CALL_WAIT;
+    fake.fail_rc = -ETIMEDOUT;
+    fake.fail_at = 1;
+    get_all(other, 3, HOST_SMALL_MAX);
+    assert_int_equal(fake.calls[HOST_CALL_WAIT], 1);
+    host_fake_complete(&fake);
+    put(addr[0], HOST_SMALL_MAX);
+    put_all(other, 3, HOST_SMALL_MAX);
 }
 
 CASE(test_no_host_memory)
