@@ -127,12 +127,8 @@ MUTANTS = [
         ("if (!rc && pool_is_suspended(pool)) {", "if (0) {")]),
 
     # --- pinned memory ---
-    Mutant("populated memory goes back while another device's work reads it", ["pinned static populated"], [
-        ("if (may_wait && host_populated(addr) && wait_for_all())", "if (0)")]),
     Mutant("populated memory lies on the nodes of the threads that touch it", ["populate / Populate.test_nodes"], [
         ("numa_prefer(start, size);", "")]),
-    Mutant("populated memory of a context that has ended stays mapped", ["populate / Populate.test_a_context_takes_it_along"], [
-        ("host_populated_lost(addr); host_observe_lost", "host_observe_lost")]),
     Mutant("memory is populated where it is scarce", ["populate / Populate.test_where_memory_is_scarce"], [
         ("if (machine_memory_free() / 2 < mapped) return -ENOMEM;", "")]),
     Mutant("write-combined memory is populated", ["populate / Populate.test_what_the_driver_serves"], [

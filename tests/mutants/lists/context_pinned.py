@@ -26,14 +26,14 @@ MUTANTS = [
         ("captures = capture_active();", "captures = false;", "query_one")]),
     Mutant("pinned memory: a request waits for other contexts' work", ["shim_host_memory"], [
         ("while ((rc = query_entry(token, entry)) == 0 &&", "(void)entry; while ((rc = query(arg, value)) == 0 &&")]),
-    Mutant("pinned memory: populated memory does not go beside work", ["shim_host_memory"], [
+    Mutant("pinned memory: populated memory does not go beside work", ["shim_host_populate"], [
         ("if (!capture_active_now() && (may_wait || is_idle(", "if (!capture_active_now() && ((may_wait && !host_populated(addr)) || is_idle(")]),
     Mutant("pinned memory: work of a context without a pool is waited for", ["sweep_pinned"], [
         ("atomic_store_explicit(&token->events[i].over, true, memory_order_relaxed); if (!atomic_load(&context->handle)",
          "if (!atomic_load(&context->handle)")]),
     Mutant("pinned memory: the driver's memory is taken for the pool's", ["sweep_pinned"], [
         ("host_pool_disown(pool, addr, size);", "(void)size;")]),
-    Mutant("pinned memory: a forbidden question changes errno", ["shim_host_memory"], [
+    Mutant("pinned memory: a forbidden question changes errno", ["shim_host_populate"], [
         ("errno = saved;", "(void)saved;", "numa_key")]),
     Mutant("pinned memory: the pool asks the driver while a stream captures", ["shim_host_memory"], [
         ("if (capture_active_now()) return -EAGAIN; if (!host_populate(", "if (!host_populate(")]),
@@ -53,14 +53,12 @@ MUTANTS = [
         ("if (!capture_active_now() && (may_wait || is_idle(context, entry_of(context)))) {", "if (!capture_active_now()) {")]),
     Mutant("pinned memory of NCCL's own is pooled", ["callers / Callers.test_pinned_memory"], [
         ("!conf_get()->host_pool.number || caller_is_outside(caller_of(serve_caller(caller))))", "!conf_get()->host_pool.number)")]),
-    Mutant("a request waits for work beside other contexts without a limit", ["shim_host_memory"], [
-        ("token->count > 1 ? now_ns() + ORDER_OTHERS_WAIT_NS", "token->count > 1 ? UINT64_MAX")]),
     Mutant("a request waits for its own context's work with a limit", ["shim_host_memory"], [
         ("token->count > 1 ? now_ns() + ORDER_OTHERS_WAIT_NS", "token->count > 0 ? now_ns() + ORDER_OTHERS_WAIT_NS")]),
     Mutant("pinned memory of a context that has ended has no event", ["pinned / Events.test_a_context_takes_its_memory_along"], [
         (".lost = host_observe_lost};", ".lost = NULL};")]),
     Mutant("pinned memory: populated memory stays when its context ends", ["populate / Populate.test_a_context_takes_it_along"], [
         ("host_populated_owner_gone((uintptr_t)context);", "")]),
-    Mutant("pinned memory: all populated memory goes when a context ends", ["shim_host_memory"], [
+    Mutant("pinned memory: all populated memory goes when a context ends", ["shim_host_populate"], [
         ("if (range.owner == owner) munmap(", "if (range.owner) munmap(")]),
 ]

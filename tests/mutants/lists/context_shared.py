@@ -98,7 +98,7 @@ MUTANTS = [
         ("context_current(driver); /* so that insert_unmap knows", "(void)0; /* so that insert_unmap knows")]),
     Mutant("pinned: a request waits without end for another context's work", ["shim_host_memory"], [
         ("token->count > 1 ? now_ns() + ORDER_OTHERS_WAIT_NS : UINT64_MAX", "UINT64_MAX")]),
-    Mutant("pinned: memory that the program has unregistered stays mapped", ["shim_host_memory"], [
+    Mutant("pinned: memory that the program has unregistered stays mapped", ["shim_host_populate"], [
         ("(!result || result == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)", "!result")]),
     Mutant("pinned memory: an event of a context that has gone is recorded", ["shim_host_memory"], [
         ("!token->events[entry].event || token->events[entry].life != life", "!token->events[entry].event")]),
@@ -142,7 +142,7 @@ MUTANTS = [
     Mutant("a context without room for an entry ends the program", ["shim_context"], [
         ("context = context_entry_new(); if (context) { context->pool = NULL; context->primary = false;",
          "context = context_entry_new(); if (true) { context->pool = NULL; context->primary = false;")]),
-    Mutant("pinned: the kernel's mask has a bit for one node more", ["shim_host_memory"], [
+    Mutant("pinned: the kernel's mask has a bit for one node more", ["shim_host_populate"], [
         ("!own_node(&node) || node >= NODES_MAX)", "!own_node(&node) || node > NODES_MAX)")]),
     Mutant("pause: neighbours are asked for less than is away", ["pause / Failures.test_a_neighbour_gives_idle_memory_back"], [
         ("for (size_t k = 0; k < context->paused.segment_count; k++) if ((mapping = vmm_find(context->paused.segments[k])) && mapping->away)",
@@ -160,7 +160,7 @@ MUTANTS = [
         ("if (result) log_once(LOG_WARN, \"NCCL did not take back", "if (0) log_once(LOG_WARN, \"NCCL did not take back")]),
     Mutant("a capture waits for ever for pinned memory that goes", ["shim_host_memory"], [
         ("atomic_store(&slot->waits, true);", ";", "give_back")]),
-    Mutant("pinned memory: the last part is not touched", ["shim_host_memory"], [
+    Mutant("pinned memory: the last part is not touched", ["shim_host_populate"], [
         ("if (!part->is_started)", "if (0)")]),
     Mutant("kept virtual memory is looked at without a pause", ["shim_vmm_kept"], [
         ("atomic_store(&kept.tick_at, now + PARTIAL_NS);", "atomic_store(&kept.tick_at, now - PARTIAL_NS);")]),
