@@ -20,6 +20,7 @@
 #include "context/capture_gate.h"
 #include "context/context_state.h"
 #include "context/enter.h"
+#include "context/free_gate.h"
 #include "context/free_order.h"
 #include "context/free_policy.h"
 #include "context/host_observer.h"
@@ -72,7 +73,7 @@ static void token_give(struct token *token)
     atomic_store(&token->taken, false);
 }
 
-/* Record the token's event for a context. The caller holds a slot of it. */
+/* Record the token's event for a context. The caller holds a slot of it, and is inside its gate. */
 static CUresult event_record(struct context *context, unsigned int entry, struct token *token)
 {
     const unsigned int life = atomic_load(&host.lives[entry]);
@@ -91,14 +92,17 @@ static CUresult event_record(struct context *context, unsigned int entry, struct
     return host.driver->cuCtxRecordEvent(context_handle(context), token->events[entry].event);
 }
 
-/* Record an event of the token in a pinned context. -EBUSY: a stream captures. */
+/* Record an event of the token in a pinned context. -EBUSY: a stream captures, or a free in the driver would hold the
+ * record up. */
 static int record_in(struct context *context, unsigned int entry, struct token *token)
 {
     struct slot *slot = order_slot_take(context);
     CUresult result = CUDA_ERROR_NOT_READY;
 
-    if (!capture_active())
+    if (!capture_active() && free_gate_enter(context)) {
         result = event_record(context, entry, token);
+        free_gate_leave(context);
+    }
     order_slot_give(slot, CUDA_ERROR_NOT_READY); /* nothing was put in order */
     if (!result)
         return 0;
@@ -241,13 +245,18 @@ static int alloc(void *arg, const struct host_key *key, size_t size, uint64_t *r
 /* With the slot: is all work of the context over? */
 static bool is_idle(struct context *context, unsigned int entry)
 {
-    struct token *token = token_take();
-    CUresult result = token ? event_record(context, entry, token) : CUDA_ERROR_NOT_READY;
+    struct token *token;
+    CUresult result;
 
+    if (!free_gate_enter(context))
+        return false;
+    token = token_take();
+    result = token ? event_record(context, entry, token) : CUDA_ERROR_NOT_READY;
     if (!result)
         result = host.driver->cuEventQuery(token->events[entry].event);
     if (token)
         token_give(token);
+    free_gate_leave(context);
     return result == CUDA_SUCCESS;
 }
 

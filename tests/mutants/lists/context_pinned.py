@@ -24,6 +24,14 @@ MUTANTS = [
         ("return atomic_load(&host.lives[entry]) != token->events[entry].life;", "return 0;")]),
     Mutant("pinned memory: an event is asked about beside a capture", ["shim_host_memory"], [
         ("captures = capture_active();", "captures = false;", "query_one")]),
+    Mutant("pinned memory: a token's event is recorded beside a free in the driver", ["shim_host_memory"], [
+        ("if (!capture_active() && free_gate_enter(context)) { result = event_record(", "if (!capture_active() && (free_gate_enter(context), 1)) { result = event_record(")]),
+    Mutant("pinned memory: idle memory asks beside a free in the driver", ["shim_host_memory"], [
+        ("if (!free_gate_enter(context)) return false; token = token_take();", "(void)free_gate_enter(context); token = token_take();")]),
+    Mutant("pinned memory: the gate of a free in the driver is not left after a record", ["shim_host_memory"], [
+        ("result = event_record(context, entry, token); free_gate_leave(context);", "result = event_record(context, entry, token);")]),
+    Mutant("pinned memory: the gate of a free in the driver is not left by idle memory", ["shim_host_memory"], [
+        ("token_give(token); free_gate_leave(context); return result", "token_give(token); return result")]),
     Mutant("pinned memory: a request waits for other contexts' work", ["shim_host_memory"], [
         ("while ((rc = query_entry(token, entry)) == 0 &&", "(void)entry; while ((rc = query(arg, value)) == 0 &&")]),
     Mutant("pinned memory: populated memory does not go beside work", ["shim_host_populate"], [

@@ -2,6 +2,7 @@
 /* test_host_memory.c - shim/context/host_memory.c and shim/serve/pinned_requests.c: when pinned memory that has become
  * idle goes back to the driver, on the fake clock. tests/unit/pool/test_host_pool.c has the pool itself. */
 #include "base/process.h"
+#include "context/free_gate.h"
 #include "pinned.h"
 
 /* Each free is put in order on the device, but for relaxed ones. */
@@ -106,6 +107,46 @@ ISOLATED_CASE(test_each_free_has_its_own_token, .environment = DECAY)
     put(second);
     atomic_fetch_add(&fake.ns, SECOND_NS);
     assert_int_equal(get(LARGE), first);
+}
+
+/* A free of another thread's waits in the driver, in another context: a record there would be held up. */
+ISOLATED_CASE(test_beside_a_free_in_the_driver, .environment = DECAY)
+{
+    struct context *other;
+    unsigned int records;
+    uint64_t addr;
+
+    start();
+    other = pooled(1);
+    addr = get(LARGE);
+    assert_true(free_gate_close(other));
+    records = fake_calls(FN(cuCtxRecordEvent));
+    put(addr);
+    assert_int_equal(fake_calls(FN(cuCtxRecordEvent)) - records, 2); /* its own order, and of the token one event */
+    assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
+    assert_int_not_equal(get(LARGE), addr);
+    free_gate_open(other);
+    atomic_fetch_add(&fake.ns, SECOND_NS);
+    assert_int_equal(get(LARGE), addr);
+    assert_int_equal(atomic_load(&other->inside) + atomic_load(&pooled(0)->inside), 0);
+}
+
+/* So would be the question by which idle memory goes back. */
+ISOLATED_CASE(test_decay_beside_a_free_in_the_driver, .environment = DECAY)
+{
+    unsigned int records;
+
+    start();
+    put(get(LARGE));
+    records = fake_calls(FN(cuCtxRecordEvent));
+    assert_true(free_gate_close(pooled(0)));
+    run_for(60 * SECOND_NS);
+    assert_int_equal(pinned.returned, 0);
+    assert_int_equal(fake_calls(FN(cuCtxRecordEvent)), records);
+    free_gate_open(pooled(0));
+    run_for(SECOND_NS);
+    assert_int_equal(pinned.returned, 1);
+    assert_int_equal(atomic_load(&pooled(0)->inside), 0);
 }
 
 /* A call that may end a context is under way, and in the end it does not: the free is covered by a later token. */
