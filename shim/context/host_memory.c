@@ -260,10 +260,16 @@ static bool is_idle(struct context *context, unsigned int entry)
     return result == CUDA_SUCCESS;
 }
 
-static CUresult free_by_driver(uint64_t addr)
+/* Meanwhile the driver holds up what other threads record or launch in the context. */
+static CUresult free_by_driver(struct context *context, uint64_t addr)
 {
-    return host_populated(addr) ? host_populated_free(host.driver, addr)
-                                : host.driver->cuMemFreeHost((void *)(uintptr_t)addr);
+    const bool closed = free_gate_close(context);
+    const CUresult result = host_populated(addr) ? host_populated_free(host.driver, addr)
+                                                 : host.driver->cuMemFreeHost((void *)(uintptr_t)addr);
+
+    if (closed)
+        free_gate_open(context);
+    return result;
 }
 
 /* The driver's calls wait for the work of the owner, and for no other context's. */
@@ -285,7 +291,7 @@ static int give_back(void *arg, const struct host_key *key, uint64_t addr, size_
         pin_sleep(context);
         since = now_ns();
         if (!result)
-            result = free_by_driver(addr);
+            result = free_by_driver(context, addr);
         pin_wake();
         context_leave(context, &visit);
     }

@@ -24,6 +24,11 @@ MUTANTS = [
         ("return atomic_load(&host.lives[entry]) != token->events[entry].life;", "return 0;")]),
     Mutant("pinned memory: an event is asked about beside a capture", ["shim_host_memory"], [
         ("captures = capture_active();", "captures = false;", "query_one")]),
+    Mutant("pinned memory: the pool's frees in the driver do not count", ["shim_host_memory"], [
+        ("const bool closed = free_gate_close(context); const CUresult result = host_populated(addr)",
+         "const bool closed = false; const CUresult result = host_populated(addr)")]),
+    Mutant("pinned memory: the pool's frees in the driver open the gate that the thread has closed before", ["shim_host_memory"], [
+        ("if (closed) free_gate_open(context); return result; } /* The driver's calls", "free_gate_open(context); (void)closed; return result; } /* The driver's calls")]),
     Mutant("pinned memory: a token's event is recorded beside a free in the driver", ["shim_host_memory"], [
         ("if (!capture_active() && free_gate_enter(context)) { result = event_record(", "if (!capture_active() && (free_gate_enter(context), 1)) { result = event_record(")]),
     Mutant("pinned memory: idle memory asks beside a free in the driver", ["shim_host_memory"], [

@@ -26,6 +26,7 @@ static struct {
     uint64_t next, freed, at; /* at: of the last free, which takes 5 ms */
     size_t taken, returned;   /* calls */
     bool captures;            /* one begins during the next free */
+    unsigned int freeing;     /* threads in frees of the driver's in context 0, during the last one */
     CUresult result;          /* of a free */
 } pinned;
 
@@ -46,6 +47,7 @@ static CUresult free_host(void *ptr)
 {
     pinned.freed = (uintptr_t)ptr;
     pinned.at = now();
+    pinned.freeing = atomic_load(&pooled(0)->freeing);
     if (pinned.captures)
         capture_begin(fake_stream(0, 0));
     atomic_fetch_add(&fake.ns, 5 * MS);

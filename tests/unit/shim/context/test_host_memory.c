@@ -264,6 +264,22 @@ ISOLATED_CASE(test_a_capture_begins_beside_it, .environment = DECAY)
         assert_false(atomic_load(&pooled(0)->slots[i].waits));
 }
 
+/* It counts among the frees in the driver, beside which no thread asks, also where it waits. */
+ISOLATED_CASE(test_frees_in_the_driver_count, .environment = DECAY " CUPOOL_HOST_LIMIT=1M")
+{
+    start();
+    put(get(LARGE));
+    assert_int_equal(pinned.returned, 1);
+    assert_int_equal(pinned.freeing, 1);
+    assert_int_equal(atomic_load(&pooled(0)->freeing), 0);
+    assert_true(free_gate_close(pooled(0))); /* this thread is in another one: it counts once */
+    put(get(LARGE));
+    assert_int_equal(pinned.returned, 2);
+    assert_int_equal(pinned.freeing, 1);
+    assert_int_equal(atomic_load(&pooled(0)->freeing), 1);
+    free_gate_open(pooled(0));
+}
+
 /* The driver keeps it, and the program is told once. */
 ISOLATED_CASE(test_driver_keeps_it, .environment = DECAY)
 {
