@@ -57,7 +57,7 @@ bool returning_is(const struct real_driver *driver, uint64_t addr)
     struct slot *slot = slot_of(addr);
     unsigned long long id;
 
-    if (!addr || atomic_load(&slot->addr) != addr)
+    if (!driver || !addr || atomic_load(&slot->addr) != addr)
         return false;
     lock_take(&lock);
     id = atomic_load(&slot->addr) == addr ? slot->id : 0;

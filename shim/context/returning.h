@@ -20,7 +20,8 @@ struct real_driver;
  * the driver cannot tell the segment from later memory, so it has to go back by cuMemFree, after which the driver does
  * not know it. */
 bool returning_add(const struct real_driver *driver, uint64_t addr);
-/* Is this the address of such a segment, and not of later memory? The driver is asked only if it was one. */
+/* Is this the address of such a segment, and not of later memory? The driver (NULL: there is none) is asked only if it
+ * was one. */
 bool returning_is(const struct real_driver *driver, uint64_t addr);
 
 #endif

@@ -63,14 +63,7 @@ bool serve_is_freed(uint64_t addr, const void *caller)
 
     if (pool_is_live(addr) && !(ipc_table_any() && ipc_table_parked(addr)))
         return false;
-    return serve_range(addr, caller, &base, &size) ? !size : serve_watches(caller) && serve_is_returning(addr);
-}
-
-bool serve_is_returning(uint64_t addr)
-{
-    const struct real_driver *driver = real_driver_get();
-
-    return driver && returning_is(driver, addr);
+    return serve_range(addr, caller, &base, &size) ? !size : serve_watches(caller) && returning_is(real_driver_get(), addr);
 }
 
 void serve_rdma_prepared(uint64_t addr, const void *caller)

@@ -23,6 +23,7 @@
 #include "context/nccl_memory.h"
 #include "context/pins.h"
 #include "context/registry.h"
+#include "context/returning.h"
 #include "context/wait_device.h"
 #include "lock.h"
 #include "nccl/direct.h"
@@ -339,7 +340,7 @@ static inline bool thread_may_free(uint64_t addr, enum serve_verdict *ret_verdic
 /* A free of memory that no pool has. The driver would free a segment a second time that is on its way back to it. */
 static __attribute__((noinline, cold)) enum serve_verdict free_elsewhere(uint64_t addr)
 {
-    return serve_is_returning(addr) ? SERVE_INVALID : SERVE_FORWARD;
+    return returning_is(real_driver_get(), addr) ? SERVE_INVALID : SERVE_FORWARD;
 }
 
 static enum serve_verdict free_with(release_fn *release, uint64_t addr, uint64_t freed)

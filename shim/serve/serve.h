@@ -127,8 +127,6 @@ void serve_context(uint64_t addr, CUcontext *ret_handle);
 /* True if addr is in the memory of a pool but in no live block, or begins a segment on its way back. Natively the
  * driver does not know such an address. */
 bool serve_is_freed(uint64_t addr, const void *caller);
-/* True if a segment that has been given back begins at addr, and the driver still knows it. */
-bool serve_is_returning(uint64_t addr);
 
 /* A caller asks for an attribute of this address, or prepares it for access by a device that is no GPU. */
 void serve_pointer_asked(uint64_t addr, int attribute, const void *caller);

@@ -152,5 +152,5 @@ MUTANTS = [
     Mutant("an exported block that was freed has an IPC handle still", ["ipc shared preloaded / wrong"], [
         ("if (serve_is_freed(addr, caller)) return SERVE_IPC_REFUSED;", "")]),
     Mutant("a segment on its way back is memory that the program knows", ["ipc shared preloaded / wrong"], [
-        ("serve_watches(caller) && serve_is_returning(addr);", "false;")]),
+        ("serve_watches(caller) && returning_is(real_driver_get(), addr);", "false;")]),
 ]
