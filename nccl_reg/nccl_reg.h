@@ -127,8 +127,9 @@ int nccl_reg_segment_add(struct nccl_reg *reg, const struct nccl_reg_segment_inf
 /*
  * Remove the segment at addr, which no work uses any more. It is deregistered everywhere, and then release is called:
  * at once on this thread, or in a later nccl_reg_retry_parked. The segment stays parked while this thread is in a
- * group, while an operation or a group with a communicator of its device is under way, or while a graph (unless the
- * segment is `own`) or the program itself holds a registration of it. If a deregistration fails, it is never released.
+ * group, while an operation or a group with a communicator of its device is under way, as long as a communicator lives
+ * that has used it in a captured operation (unless the segment is `own`), or while the program itself holds a
+ * registration of it. If a deregistration fails, it is never released.
  * -ENOENT: no segment starts there; -EALREADY: it has been removed before; in both cases release is not called.
  */
 int nccl_reg_segment_remove(struct nccl_reg *reg, uint64_t addr, void (*release)(void *arg, uint64_t addr, size_t size),

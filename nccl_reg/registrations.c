@@ -264,6 +264,9 @@ int reg_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, con
             record = &comm->records[LOOKUP_INDEX(word)];
         else
             record = reg_record_of(comm, addr, size);
+        /* Whatever NCCL has answered to our registration, for a graph it registers the memory by itself. */
+        if (record)
+            record->pinned |= op->captured;
         if (record && record->handle && comm->info.careful)
             safe &= use_prepare(reg, comm, key, record, op);
         if (!record || !record->handle) { /* NCCL may just have refused the registration */
@@ -272,7 +275,6 @@ int reg_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, con
         }
         inside++;
         record->used = true;
-        record->pinned |= op->captured;
         reg_lookup_enter(comm, addr, record);
     }
     comm->counters.ops += inside || outside;

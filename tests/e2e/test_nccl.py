@@ -120,6 +120,15 @@ class Registered(Base):
                 self.assert_registered(run)
                 self.assertEqual(len(run.of("segment_free")), 2 * 2)
 
+    def test_graphs_whose_memory_nccl_does_not_let_us_register(self) -> None:
+        """NCCL registers by itself what captured operations use, whatever it has answered to us."""
+        for backend, refusal in ("nccl", {"NCCL_LOCAL_REGISTER": "0"}), ("vmm", {"NCCL_LOCAL_REGISTER": "0"}), \
+                ("nccl", {"SIMNCCL_FAIL": "ncclCommRegister:1+"}):
+            with self.subTest(backend, **refusal):
+                run = self.job("graph_trim", backend, ranks=2, SIMGPU_MEMORY="96M", **refusal)
+                self.assertEqual(run.reported("breaches"), 0)
+                self.assertEqual(len(run.done.warnings), 1, run.done.err)
+
     def test_graphs_without_us(self) -> None:
         """NCCL registers by itself what captured operations use, and would find later memory in its place."""
         for preload in NCCL_LIB, LIB:

@@ -73,6 +73,8 @@ MUTANTS = [
         ("if (reg_group()) return false; atomic_fetch_add", "atomic_fetch_add")]),
     Mutant("NCCL: a segment that a graph uses goes", ["nccl_reg"], [
         ("record->pinned |= op->captured;", "")]),
+    Mutant("NCCL: a segment goes that a graph uses without a registration of ours", ["nccl_locks", "nccl / Registered.test_graphs_whose_memory_nccl_does_not_let_us_register"], [
+        ("if (record) record->pinned |=", "if (record && record->handle) record->pinned |=")]),
     Mutant("NCCL: a communicator that is not ready is used", ["nccl_reg"], [
         ("memory_order_acquire) && reg_is_ready(reg, comm, key)) catch_up(reg, comm, key);",
          "memory_order_acquire)) catch_up(reg, comm, key);")]),
