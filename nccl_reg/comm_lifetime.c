@@ -69,6 +69,11 @@ int nccl_reg_comm_get(const struct nccl_reg *reg, void *comm, struct nccl_reg_co
     return 0;
 }
 
+bool nccl_reg_comm_any(const struct nccl_reg *reg)
+{
+    return atomic_load(&reg->all) != NULL;
+}
+
 void nccl_reg_comm_nonblocking(struct nccl_reg *reg, void *comm)
 {
     struct nccl_reg_comm *found = comm_find(reg, comm);

@@ -154,6 +154,8 @@ int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_co
 /* The info with which the communicator was added. -ENOENT: not known. Must not run beside the communicator's
  * removal. */
 int nccl_reg_comm_get(const struct nccl_reg *reg, void *comm, struct nccl_reg_comm_info *ret_info);
+/* True if a communicator has ever been added. */
+bool nccl_reg_comm_any(const struct nccl_reg *reg);
 /* The communicator has turned out to be one that does not block. */
 void nccl_reg_comm_nonblocking(struct nccl_reg *reg, void *comm);
 /*

@@ -159,6 +159,17 @@ class Registered(Base):
                 self.assertEqual(run.done.err, "")
                 self.assertLess(run.done.counts["cuMemMap"] - run.done.counts["cuMemUnmap"], kept)
 
+    def test_graphs_of_a_program_whose_operations_are_not_seen(self) -> None:
+        """Registration is on, but no operation passes through the hooks: as without."""
+        for backend in "nccl", "vmm":
+            with self.subTest(backend):
+                run = self.job("graph_trim", backend, ranks=2, SIMGPU_MEMORY="96M", app="nccl_app_unseen")
+                self.assertEqual(len(run.done.warnings), 1, run.done.err)
+                self.assertIn("when a graph was captured", run.done.warnings[0])
+                self.assertEqual((run.reported("breaches"), run.reported("registrations")), (0, 0))
+                run = self.job("graph_trim", backend, ranks=2, SIMGPU_MEMORY="96M", app="nccl_app_unseen", NCCL_GRAPH_REGISTER="0")
+                self.assertEqual(run.done.err, "")
+
     def test_memory_after_a_reset(self) -> None:
         """Memory that NCCL has given outlives a context, and goes back when the next one asks for memory."""
         for backend in "nccl", "cuda", "vmm":
