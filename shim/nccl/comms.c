@@ -158,6 +158,21 @@ struct nccl_reg_comm *nccl_use_begin(ncclComm_t comm, const void *caller)
     return used;
 }
 
+const void *nccl_looked_up(const void *from, const void *to, size_t size)
+{
+    const struct real_driver *driver = real_driver_get();
+    const CUdeviceptr addr = (uintptr_t)from;
+    CUdeviceptr start = 0;
+    size_t whole = 0;
+
+    return driver && driver->cuPointerGetAttribute &&
+                   !driver->cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, addr) &&
+                   !driver->cuPointerGetAttribute(&whole, CU_POINTER_ATTRIBUTE_RANGE_SIZE, addr) &&
+                   addr - start <= whole && size <= whole - (addr - start)
+               ? from
+               : to;
+}
+
 struct nccl_reg_comm *nccl_before(ncclComm_t comm, const struct nccl_reg_comm_info *info, struct nccl_reg_op *op,
                                   cudaStream_t stream)
 {

@@ -35,6 +35,12 @@ void nccl_comm_ends(ncclComm_t comm, enum nccl_end how);
 /* After the call that ends a communicator: it has ended, unless result says otherwise. */
 void nccl_comm_ended(ncclComm_t comm, enum nccl_end how, ncclResult_t result);
 
+/*
+ * The memory that NCCL looks up where a rank sends nothing, as in ncclBroadcast: `from`, if all of it lies in one live
+ * allocation, or else `to`. A rank may give anything there, also nothing; but NCCL before 2.29.2 (since then with
+ * several nodes) uses no registration on a rank where it finds one of the two unregistered, and ranks must not differ.
+ */
+const void *nccl_looked_up(const void *from, const void *to, size_t size);
 /* Around an operation with a known communicator: registers its buffers. nccl_after gets the value returned. */
 struct nccl_reg_comm *nccl_before(ncclComm_t comm, const struct nccl_reg_comm_info *info, struct nccl_reg_op *op,
                                   cudaStream_t stream);

@@ -83,6 +83,7 @@ void lives_rest(void);
 void lives_nested(void);
 void lives_incapable(void);
 void rows_pass(void);
+void rows_look_up(void);
 /* Prints each row, and the modes that test it. */
 void rows_list(void);
 

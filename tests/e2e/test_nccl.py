@@ -5,7 +5,7 @@ import subprocess
 import unittest
 
 from e2e import LIB, MIB, app
-from nccl_jobs import BREACH, NCCL_LIB, NEW, RANKS, SIMNCCL, Base
+from nccl_jobs import BREACH, NCCL_LIB, NEW, OLD, RANKS, SIMNCCL, Base
 
 SCENARIOS = ["all", "kinds", "own", "comms", "nonblocking", "again"]
 
@@ -45,6 +45,22 @@ class Registered(Base):
                 run = self.job(scenario, plugin=True)
                 self.assert_registered(run, own=6 * RANKS if scenario == "own" else 0)
         self.assertEqual(self.job("all", backend=None, register=None, plugin=True).reported("breaches"), 0)
+
+    def test_what_ranks_give_that_send_nothing(self) -> None:
+        """NCCL before 2.29.2 looks it up, too: it gets what is received in its place, and finds the same on all ranks."""
+        self.job("broadcast_from_root", preload=None, backend=None, register=None)
+        for backend in "cuda", "nccl", "vmm":
+            for version in OLD, NEW:
+                with self.subTest(backend, version=version):
+                    self.assert_registered(self.job("broadcast_from_root", backend, version=version))
+        self.assert_registered(self.job("broadcast_from_root", "cuda", "use", CUPOOL_LIMIT="1M"))
+
+    def test_memory_to_send_that_is_outside_on_all_ranks(self) -> None:
+        """It stays what NCCL looks for, on the ranks that send nothing, too."""
+        for backend in "cuda", "nccl", "vmm":
+            with self.subTest(backend):
+                run = self.job("broadcast_outside", backend)
+                self.assertEqual((run.reported("breaches"), run.operations("some"), run.total("mixed")), (0, RANKS, RANKS))
 
     def test_past_the_limit(self) -> None:
         """Memory that NCCL has not made is registered on no rank or on all: a line says that it may matter."""

@@ -66,6 +66,10 @@ class Rows(Case):
         """Of every operation: a buffer lies in registered memory if all of it does that the operation touches."""
         self.rows("extents")
 
+    def test_what_ranks_give_that_send_nothing(self) -> None:
+        """NCCL looks it up: in place of what is not there, it gets the memory to receive."""
+        self.rows("look_up")
+
     def test_kinds(self) -> None:
         self.rows("kinds")
 
