@@ -156,8 +156,13 @@ int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_co
 int nccl_reg_comm_get(const struct nccl_reg *reg, void *comm, struct nccl_reg_comm_info *ret_info);
 /* True if a communicator has ever been added. */
 bool nccl_reg_comm_any(const struct nccl_reg *reg);
-/* The communicator has turned out to be one that does not block. */
+/* Work begun with the communicator goes on after the call: it does not block. Until the program, or nccl_reg_comm_ask,
+ * has seen the end of that work, no memory of its device is released. */
 void nccl_reg_comm_nonblocking(struct nccl_reg *reg, void *comm);
+/* Around a question of the program's own for the state of a communicator. begun is what begin has returned, state the
+ * answer as in nccl_reg_ops.ask. Neither takes a lock, because another thread may be stuck in a call that holds it. */
+unsigned int nccl_reg_poll_begin(const struct nccl_reg *reg, void *comm);
+void nccl_reg_poll_end(struct nccl_reg *reg, void *comm, unsigned int begun, int state);
 /*
  * A communicator is about to go. may_call: undo its registrations, provided that the work that uses them has ended or,
  * if the communicator blocks, ends soon. Without may_call, because its peers may hang, forget them: a call of another
@@ -183,8 +188,8 @@ void nccl_reg_comm_reopen(struct nccl_reg *reg, void *comm);
 /* True if the communicator is known and not closed. */
 bool nccl_reg_comm_is_open(const struct nccl_reg *reg, void *comm);
 int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm);
-/* Calls the table's ask and returns its result. A thread that closes the communicator waits for that call. -EPIPE: it
- * is closed or gone. */
+/* Calls the table's ask and returns its result. For a thread on which the program uses the communicator. A thread that
+ * closes the communicator waits for that call. -EPIPE: it is closed or gone. */
 int nccl_reg_comm_ask(struct nccl_reg *reg, void *comm);
 
 /* The result of nccl_reg_before_op is a sum of these. */

@@ -96,12 +96,14 @@ int reg_detach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, stru
 
 int reg_ask(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key)
 {
+    const unsigned int then = atomic_load(&comm->work);
     int rc;
 
     if (!call_begin(comm))
         return -EPIPE;
     rc = reg->ops->ask(&comm->info, key);
     call_end(comm);
+    work_seen(comm, then, rc);
     return rc;
 }
 

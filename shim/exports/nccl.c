@@ -108,6 +108,20 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int *without, int without_
     return result;
 }
 
+EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
+{
+    const __typeof__(&ncclCommGetAsyncError) next = real_nccl_next(ncclCommGetAsyncError, CALLER);
+    ncclResult_t result;
+    unsigned int begun;
+
+    if (!nccl_watches(CALLER) || !comm || !error)
+        return next(comm, error);
+    begun = nccl_poll_begin(comm);
+    result = next(comm, error);
+    nccl_poll_end(comm, begun, result ? result : *error);
+    return result;
+}
+
 EXPORT ncclResult_t ncclGroupStart(void)
 {
     const __typeof__(&ncclGroupStart) next = real_nccl_next(ncclGroupStart, CALLER);

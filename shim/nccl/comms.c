@@ -6,6 +6,7 @@
  */
 #include "nccl/comms.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,6 +88,16 @@ bool nccl_comm_is_open(ncclComm_t comm)
 int nccl_comm_ask(ncclComm_t comm)
 {
     return nccl_reg_comm_ask(nccl_registry(), comm);
+}
+
+unsigned int nccl_poll_begin(ncclComm_t comm)
+{
+    return nccl_reg_poll_begin(nccl_registry(), comm);
+}
+
+void nccl_poll_end(ncclComm_t comm, unsigned int begun, ncclResult_t state)
+{
+    nccl_reg_poll_end(nccl_registry(), comm, begun, state ? -EINPROGRESS : 0);
 }
 
 void nccl_comm_made(const ncclComm_t *comm, ncclResult_t result, const void *caller)

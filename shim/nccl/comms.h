@@ -26,6 +26,10 @@ bool nccl_comm_is_open(ncclComm_t comm);
 /* The state of the work begun with a communicator. 0: it has ended; -EINPROGRESS; -EIO: an error; -EPIPE: the
  * communicator is closed. */
 int nccl_comm_ask(ncclComm_t comm);
+/* Around a question of the program's for the state of a communicator; end gets what begin has returned, and the
+ * answer. */
+unsigned int nccl_poll_begin(ncclComm_t comm);
+void nccl_poll_end(ncclComm_t comm, unsigned int begun, ncclResult_t state);
 /* A call that makes a communicator has returned result and written the communicator to *comm. comm NULL: it makes
  * none. */
 void nccl_comm_made(const ncclComm_t *comm, ncclResult_t result, const void *caller);

@@ -151,9 +151,16 @@ static ncclResult_t free_no_memory(ncclComm_t comm)
     return CALL(ncclMemFree)(pointer(48));
 }
 
+static ncclResult_t poll_state(ncclComm_t comm)
+{
+    static ncclResult_t state;
+
+    return CALL(ncclCommGetAsyncError)(comm, &state);
+}
+
 static const struct use others[] = {
     {"ncclGroupStart", start_group}, {"ncclGroupEnd", end_group},     {"ncclGroupSimulateEnd", end_simulated},
-    {"ncclMemAlloc", alloc_memory},  {"ncclMemFree", free_no_memory},
+    {"ncclMemAlloc", alloc_memory},  {"ncclMemFree", free_no_memory}, {"ncclCommGetAsyncError", poll_state},
 };
 
 /* The row that makes communicators, and uses none. */
@@ -223,7 +230,9 @@ void rows_list(void)
         printf("%s: passes%s%s%s%s%s\n", names[i],
                has(operations, COUNT_OF(operations), names[i]) ? "; extents; kinds" : "", is_made ? "; made" : "",
                has(uses, use_count, names[i]) ? "; used" : "", has(ends, end_count, names[i]) ? "; ends" : "",
-               has(others, COUNT_OF(others), names[i]) ? "; rest" : "");
+               strcmp(names[i], "ncclCommGetAsyncError") == 0 ? "; polls"
+               : has(others, COUNT_OF(others), names[i])      ? "; rest"
+                                                              : "");
     }
 }
 

@@ -104,6 +104,10 @@ class Rows(Case):
             (known.add if e["e"] == "comm_init" else known.remove)(e["comm"])
         self.assertEqual({e["ok"] for e in trace.of("comm_destroy")}, {0, 1})
 
+    def test_polls(self) -> None:
+        """The library does not ask beside the program, and memory goes once the program has seen the end of the work."""
+        self.rows("polls")
+
     def test_groups_and_memory(self) -> None:
         self.rows("rest")
         self.rows("pool")

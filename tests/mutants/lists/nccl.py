@@ -132,4 +132,6 @@ MUTANTS = [
         ("addr - start <= whole && size <= whole - (addr - start) ?", "addr - start <= whole ?")]),
     Mutant("use: what a broadcast sends is registered at the root alone", ["nccl / Registered.test_what_ranks_give_that_send_nothing"], [
         ("COLLECTIVE, SENT(from, to), MINE, to, MINE)", "COLLECTIVE, SENT(from, to), ROOT(MINE), to, MINE)")]),
+    Mutant("NCCL: a question that was refused has an answer", ["nccl_rows / Rows.test_polls"], [
+        ("nccl_poll_end(comm, begun, result ? result : *error);", "nccl_poll_end(comm, begun, *error);")]),
 ]
