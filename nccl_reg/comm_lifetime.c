@@ -43,6 +43,7 @@ int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_co
             atomic_store(&made->calls, 0);
             atomic_store(&made->finalized, false);
             made->rests = 0;
+            work_goes_on(made);
             atomic_store(&made->known, true);
             atomic_store(&made->nonblocking, info->nonblocking);
             reg->comm_count++;
@@ -69,12 +70,34 @@ int nccl_reg_comm_get(const struct nccl_reg *reg, void *comm, struct nccl_reg_co
     return 0;
 }
 
+bool nccl_reg_comm_any(const struct nccl_reg *reg)
+{
+    return atomic_load(&reg->all) != NULL;
+}
+
 void nccl_reg_comm_nonblocking(struct nccl_reg *reg, void *comm)
 {
     struct nccl_reg_comm *found = comm_find(reg, comm);
 
-    if (found)
+    if (found) {
         atomic_store(&found->nonblocking, true);
+        work_goes_on(found);
+    }
+}
+
+unsigned int nccl_reg_poll_begin(const struct nccl_reg *reg, void *comm)
+{
+    const struct nccl_reg_comm *found = comm_find(reg, comm);
+
+    return found ? atomic_load(&found->work) : 0;
+}
+
+void nccl_reg_poll_end(struct nccl_reg *reg, void *comm, unsigned int begun, int state)
+{
+    struct nccl_reg_comm *found = comm_find(reg, comm);
+
+    if (found)
+        work_seen(found, begun, state);
 }
 
 /* -EPIPE: some registrations are left, and the communicator is closed now. */

@@ -71,8 +71,10 @@ void nccl_reg_group_end(bool goes_on)
     for (unsigned int i = 0; i < group.count; i++) {
         struct nccl_reg_comm *comm = *group_at(i);
 
-        if (goes_on)
+        if (goes_on) {
             atomic_store(&comm->nonblocking, true);
+            work_goes_on(comm);
+        }
         atomic_fetch_sub_explicit(&comm->users, 1, memory_order_release);
     }
     free(group.more);

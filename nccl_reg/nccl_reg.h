@@ -127,8 +127,9 @@ int nccl_reg_segment_add(struct nccl_reg *reg, const struct nccl_reg_segment_inf
 /*
  * Remove the segment at addr, which no work uses any more. It is deregistered everywhere, and then release is called:
  * at once on this thread, or in a later nccl_reg_retry_parked. The segment stays parked while this thread is in a
- * group, while an operation or a group with a communicator of its device is under way, or while a graph (unless the
- * segment is `own`) or the program itself holds a registration of it. If a deregistration fails, it is never released.
+ * group, while an operation or a group with a communicator of its device is under way, as long as a communicator lives
+ * that has used it in a captured operation (unless the segment is `own`), or while the program itself holds a
+ * registration of it. If a deregistration fails, it is never released.
  * -ENOENT: no segment starts there; -EALREADY: it has been removed before; in both cases release is not called.
  */
 int nccl_reg_segment_remove(struct nccl_reg *reg, uint64_t addr, void (*release)(void *arg, uint64_t addr, size_t size),
@@ -153,8 +154,15 @@ int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_co
 /* The info with which the communicator was added. -ENOENT: not known. Must not run beside the communicator's
  * removal. */
 int nccl_reg_comm_get(const struct nccl_reg *reg, void *comm, struct nccl_reg_comm_info *ret_info);
-/* The communicator has turned out to be one that does not block. */
+/* True if a communicator has ever been added. */
+bool nccl_reg_comm_any(const struct nccl_reg *reg);
+/* Work begun with the communicator goes on after the call: it does not block. Until the program, or nccl_reg_comm_ask,
+ * has seen the end of that work, no memory of its device is released. */
 void nccl_reg_comm_nonblocking(struct nccl_reg *reg, void *comm);
+/* Around a question of the program's own for the state of a communicator. begun is what begin has returned, state the
+ * answer as in nccl_reg_ops.ask. Neither takes a lock, because another thread may be stuck in a call that holds it. */
+unsigned int nccl_reg_poll_begin(const struct nccl_reg *reg, void *comm);
+void nccl_reg_poll_end(struct nccl_reg *reg, void *comm, unsigned int begun, int state);
 /*
  * A communicator is about to go. may_call: undo its registrations, provided that the work that uses them has ended or,
  * if the communicator blocks, ends soon. Without may_call, because its peers may hang, forget them: a call of another
@@ -180,8 +188,8 @@ void nccl_reg_comm_reopen(struct nccl_reg *reg, void *comm);
 /* True if the communicator is known and not closed. */
 bool nccl_reg_comm_is_open(const struct nccl_reg *reg, void *comm);
 int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm);
-/* Calls the table's ask and returns its result. A thread that closes the communicator waits for that call. -EPIPE: it
- * is closed or gone. */
+/* Calls the table's ask and returns its result. For a thread on which the program uses the communicator. A thread that
+ * closes the communicator waits for that call. -EPIPE: it is closed or gone. */
 int nccl_reg_comm_ask(struct nccl_reg *reg, void *comm);
 
 /* The result of nccl_reg_before_op is a sum of these. */

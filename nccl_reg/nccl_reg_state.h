@@ -29,6 +29,10 @@
 #define CALL_INSIDE  1u /* one call is under way; set with the communicator's lock */
 #define CALLS_CLOSED 2u /* and above: the number of times that it was closed; while there is one, no call begins */
 
+/* The work of a communicator that does not block. */
+#define WORK_IDLE  1u /* a question that the program's own thread asked has found that all of it has ended */
+#define WORK_BEGUN 2u /* and above: the number of times that some was begun, or was found not to have ended */
+
 /* Memory that is registered as a whole; see struct nccl_reg_segment_info. Guarded by the registry's lock. */
 struct segment {
     uint64_t addr;
@@ -85,6 +89,7 @@ struct nccl_reg_comm {
     atomic_uint users; /* threads in an operation, or in a group that has used it; see op_begin */
     atomic_uint calls; /* CALL_INSIDE, and a multiple of CALLS_CLOSED */
     atomic_bool nonblocking;
+    atomic_uint work; /* WORK_IDLE, and a multiple of WORK_BEGUN, which goes on with the entry's next communicator */
     atomic_bool finalized; /* its registrations have been undone, and no new ones are made */
     atomic_int device;     /* a copy of info.device for threads without the communicator's lock */
     atomic_bool known;     /* it has been added and not cleared; written with the registry's lock */
@@ -130,6 +135,22 @@ static inline uint64_t end_of(uint64_t addr, size_t size)
 static inline bool comm_is_closed(const struct nccl_reg_comm *comm)
 {
     return atomic_load(&comm->calls) >= CALLS_CLOSED;
+}
+
+/* Work was begun, or goes on. A question that was asked before does not know of it. */
+static inline void work_goes_on(struct nccl_reg_comm *comm)
+{
+    atomic_fetch_add(&comm->work, WORK_BEGUN);
+    atomic_fetch_and(&comm->work, ~WORK_IDLE);
+}
+
+/* The answer to a question asked when comm->work was `then`; state as in nccl_reg_ops.ask. */
+static inline void work_seen(struct nccl_reg_comm *comm, unsigned int then, int state)
+{
+    if (state)
+        work_goes_on(comm);
+    else
+        atomic_compare_exchange_strong(&comm->work, &then, then | WORK_IDLE);
 }
 
 #endif

@@ -96,12 +96,14 @@ int reg_detach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, stru
 
 int reg_ask(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key)
 {
+    const unsigned int then = atomic_load(&comm->work);
     int rc;
 
     if (!call_begin(comm))
         return -EPIPE;
     rc = reg->ops->ask(&comm->info, key);
     call_end(comm);
+    work_seen(comm, then, rc);
     return rc;
 }
 
@@ -264,6 +266,9 @@ int reg_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, con
             record = &comm->records[LOOKUP_INDEX(word)];
         else
             record = reg_record_of(comm, addr, size);
+        /* Whatever NCCL has answered to our registration, for a graph it registers the memory by itself. */
+        if (record)
+            record->pinned |= op->captured;
         if (record && record->handle && comm->info.careful)
             safe &= use_prepare(reg, comm, key, record, op);
         if (!record || !record->handle) { /* NCCL may just have refused the registration */
@@ -272,7 +277,6 @@ int reg_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, con
         }
         inside++;
         record->used = true;
-        record->pinned |= op->captured;
         reg_lookup_enter(comm, addr, record);
     }
     comm->counters.ops += inside || outside;

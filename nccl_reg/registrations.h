@@ -13,7 +13,8 @@
 
 #include "nccl_reg_state.h"
 
-/* See nccl_reg_comm_ask. */
+/* See nccl_reg_comm_ask. On a thread that the program uses the communicator on, as reg_is_ready: NCCL ends work in the
+ * answer, which only one thread at a time may ask for. */
 int reg_ask(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key);
 /* True if calls can be made on the communicator now. */
 bool reg_is_ready(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key);

@@ -17,15 +17,17 @@
 /* --- how they go --- */
 
 /* With its lock: true if this communicator permits the release of the segment now. */
-static bool comm_permits(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key,
-                         const struct segment *segment)
+static bool comm_permits(const struct nccl_reg_comm *comm, const struct segment *segment)
 {
     const struct record *record = reg_record_at(comm, segment->addr);
 
     if (atomic_load(&comm->users) || (record && record->pinned && !segment->own) ||
         reg_user_holds(comm, segment->addr, segment->size))
         return false;
-    return comm_is_closed(comm) ? !record || !record->handle : reg_is_ready(reg, comm, key);
+    if (comm_is_closed(comm))
+        return !record || !record->handle;
+    /* This thread may be any, and must not ask. */
+    return !atomic_load(&comm->nonblocking) || atomic_load(&comm->work) & WORK_IDLE;
 }
 
 static void comms_give(struct nccl_reg *reg, struct nccl_reg_comm *held)
@@ -61,7 +63,7 @@ static bool comms_take(struct nccl_reg *reg, const struct segment *segment, stru
             return false;
         }
         key = atomic_load(&comm->key);
-        if (key && comm_permits(reg, comm, key, segment)) {
+        if (key && comm_permits(comm, segment)) {
             comm->next_held = held;
             held = comm;
             continue;

@@ -22,6 +22,9 @@ struct context;
 struct context_events {
     /* True if segments are registered with communicators. */
     bool (*registers)(void);
+    /* True if a communicator is, or was, known: then captured operations, for which NCCL registers memory by itself,
+     * are seen. */
+    bool (*sees_operations)(void);
     /* A context's pool has got a segment. */
     void (*segment_added)(struct context *owner, int device, uint64_t addr, size_t size);
     /* An unused segment is about to go. 0: `release` has been called, or will be; otherwise it is registered nowhere,

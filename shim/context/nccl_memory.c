@@ -181,7 +181,7 @@ static bool graphs_register(void)
     /* NCCL copies the settings of its own files into the environment, too. */
     const char *text = getenv("NCCL_GRAPH_REGISTER");
 
-    return !context_events.registers() && !(text && strcmp(text, "0") == 0);
+    return !context_events.sees_operations() && !(text && strcmp(text, "0") == 0);
 }
 
 static void kept_say(void)

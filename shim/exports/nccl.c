@@ -21,6 +21,8 @@
 #define MINE        count
 #define ALL         ((size_t)info.ranks * count)
 #define ROOT(count) (info.rank == root ? (count) : 0)
+/* NCCL looks this buffer up on every rank, and reads it at the root alone. */
+#define SENT(from, to) ((from) = info.rank == root ? (from) : nccl_looked_up(from, to, nccl_type_size(type) * count))
 
 #define NCCL(symbol, parameters)
 #define NCCL_OP(symbol, parameters, arguments, op_kind, from, from_count, to, to_count)                                \
@@ -103,6 +105,20 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int *without, int without_
     result = next(parent, without, without_count, comm, config, flags);
     nccl_comm_made(comm, result, CALLER);
     nccl_after(parent, used, result);
+    return result;
+}
+
+EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
+{
+    const __typeof__(&ncclCommGetAsyncError) next = real_nccl_next(ncclCommGetAsyncError, CALLER);
+    ncclResult_t result;
+    unsigned int begun;
+
+    if (!nccl_watches(CALLER) || !comm || !error)
+        return next(comm, error);
+    begun = nccl_poll_begin(comm);
+    result = next(comm, error);
+    nccl_poll_end(comm, begun, result ? result : *error);
     return result;
 }
 

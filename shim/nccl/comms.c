@@ -6,6 +6,7 @@
  */
 #include "nccl/comms.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,6 +90,16 @@ int nccl_comm_ask(ncclComm_t comm)
     return nccl_reg_comm_ask(nccl_registry(), comm);
 }
 
+unsigned int nccl_poll_begin(ncclComm_t comm)
+{
+    return nccl_reg_poll_begin(nccl_registry(), comm);
+}
+
+void nccl_poll_end(ncclComm_t comm, unsigned int begun, ncclResult_t state)
+{
+    nccl_reg_poll_end(nccl_registry(), comm, begun, state ? -EINPROGRESS : 0);
+}
+
 void nccl_comm_made(const ncclComm_t *comm, ncclResult_t result, const void *caller)
 {
     if (!comm || !*comm || (result && result != ncclInProgress))
@@ -156,6 +167,21 @@ struct nccl_reg_comm *nccl_use_begin(ncclComm_t comm, const void *caller)
     if (nccl_comm_get(comm, caller, &info))
         nccl_reg_before_call(nccl_registry(), comm, &used);
     return used;
+}
+
+const void *nccl_looked_up(const void *from, const void *to, size_t size)
+{
+    const struct real_driver *driver = real_driver_get();
+    const CUdeviceptr addr = (uintptr_t)from;
+    CUdeviceptr start = 0;
+    size_t whole = 0;
+
+    return driver && driver->cuPointerGetAttribute &&
+                   !driver->cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, addr) &&
+                   !driver->cuPointerGetAttribute(&whole, CU_POINTER_ATTRIBUTE_RANGE_SIZE, addr) &&
+                   addr - start <= whole && size <= whole - (addr - start)
+               ? from
+               : to;
 }
 
 struct nccl_reg_comm *nccl_before(ncclComm_t comm, const struct nccl_reg_comm_info *info, struct nccl_reg_op *op,

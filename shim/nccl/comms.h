@@ -26,6 +26,10 @@ bool nccl_comm_is_open(ncclComm_t comm);
 /* The state of the work begun with a communicator. 0: it has ended; -EINPROGRESS; -EIO: an error; -EPIPE: the
  * communicator is closed. */
 int nccl_comm_ask(ncclComm_t comm);
+/* Around a question of the program's for the state of a communicator; end gets what begin has returned, and the
+ * answer. */
+unsigned int nccl_poll_begin(ncclComm_t comm);
+void nccl_poll_end(ncclComm_t comm, unsigned int begun, ncclResult_t state);
 /* A call that makes a communicator has returned result and written the communicator to *comm. comm NULL: it makes
  * none. */
 void nccl_comm_made(const ncclComm_t *comm, ncclResult_t result, const void *caller);
@@ -35,6 +39,12 @@ void nccl_comm_ends(ncclComm_t comm, enum nccl_end how);
 /* After the call that ends a communicator: it has ended, unless result says otherwise. */
 void nccl_comm_ended(ncclComm_t comm, enum nccl_end how, ncclResult_t result);
 
+/*
+ * The memory that NCCL looks up where a rank sends nothing, as in ncclBroadcast: `from`, if all of it lies in one live
+ * allocation, or else `to`. A rank may give anything there, also nothing; but NCCL before 2.29.2 (since then with
+ * several nodes) uses no registration on a rank where it finds one of the two unregistered, and ranks must not differ.
+ */
+const void *nccl_looked_up(const void *from, const void *to, size_t size);
 /* Around an operation with a known communicator: registers its buffers. nccl_after gets the value returned. */
 struct nccl_reg_comm *nccl_before(ncclComm_t comm, const struct nccl_reg_comm_info *info, struct nccl_reg_op *op,
                                   cudaStream_t stream);

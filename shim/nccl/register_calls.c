@@ -132,6 +132,11 @@ bool nccl_registers(void)
     return nccl_registry_private != NULL;
 }
 
+bool nccl_sees_operations(void)
+{
+    return nccl_registry_private && nccl_reg_comm_any(nccl_registry_private);
+}
+
 int nccl_segment_use(struct context *owner, int device, uint64_t addr, size_t size)
 {
     /* Memory without an owner was mapped with cuMemMap. */

@@ -29,6 +29,8 @@ extern _Atomic(struct nccl_reg *) nccl_registry_private __attribute__((visibilit
 
 /* True if registration is on. The first call decides this and creates the registry. */
 bool nccl_registers(void);
+/* True if a communicator is, or was, known. A program whose calls of NCCL pass by the hooks makes none known. */
+bool nccl_sees_operations(void);
 
 /* The registry; NULL: nothing is registered. Set once, by nccl_registers. */
 static inline struct nccl_reg *nccl_registry(void)

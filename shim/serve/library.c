@@ -108,6 +108,7 @@ static void ending_over(void)
 }
 
 const struct context_events context_events = {.registers = nccl_registers,
+                                              .sees_operations = nccl_sees_operations,
                                               .segment_added = segment_added,
                                               .segment_removing = nccl_segment_remove,
                                               .host_pool_wanted = serve_host_wanted,

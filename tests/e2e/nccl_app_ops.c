@@ -6,6 +6,39 @@
  */
 #include "nccl_app.h"
 
+/* Ranks that send nothing give no memory, the host's, or other memory. */
+SCENARIO(broadcast_from_root)
+{
+    char *at = get(8 * MIB), *other = get(8 * MIB), host = 0;
+    const void *const nothing[] = {NULL, &host, at, at + 4 * MIB, other};
+
+    comm_make(r, 0);
+    for (size_t i = 0; i < sizeof(nothing) / sizeof(*nothing); i++) {
+        fill(at, r->rank, COUNT);
+        NC(ncclBroadcast(r->rank == 1 ? at : nothing[i], at + 4 * MIB, COUNT, ncclFloat, 1, r->comm, r->stream));
+        expect(r, at + 4 * MIB, 1, "broadcast from the root");
+    }
+    comm_end(r);
+    CU(cudaFree(other));
+    CU(cudaFree(at));
+}
+
+/* All ranks give memory of one kind to send, and of another kind to receive. */
+SCENARIO(broadcast_outside)
+{
+    char *at = get(8 * MIB);
+    void *from;
+
+    comm_make(r, 0);
+    CU(cudaMallocAsync(&from, BYTES, r->stream));
+    fill(from, r->rank, COUNT);
+    NC(ncclBroadcast(from, at, COUNT, ncclFloat, 1, r->comm, r->stream));
+    expect(r, at, 1, "broadcast");
+    CU(cudaFreeAsync(from, r->stream));
+    comm_end(r);
+    CU(cudaFree(at));
+}
+
 /* Memory before the communicator, and after it; every operation. */
 SCENARIO(all)
 {

@@ -154,10 +154,19 @@ API ncclResult_t ncclCommRegister(ncclComm_t comm, void *ptr, size_t size, void 
     return row_end("ncclCommRegister");
 }
 
+API ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
+{
+    struct double_call *call = note("ncclCommGetAsyncError", comm);
+
+    NOTE(comm, error);
+    if (comm && error)
+        *error = comm->state;
+    return row_end("ncclCommGetAsyncError");
+}
+
 /* --- no rows: questions of the library --- */
 
 ncclResult_t ncclGetVersion(int *version);
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error);
 ncclResult_t ncclCommCuDevice(ncclComm_t comm, int *device);
 ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank);
 ncclResult_t ncclCommCount(ncclComm_t comm, int *count);
@@ -165,13 +174,6 @@ ncclResult_t ncclCommCount(ncclComm_t comm, int *count);
 API ncclResult_t ncclGetVersion(int *version)
 {
     *version = state.version;
-    return ncclSuccess;
-}
-
-API ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
-{
-    note("ncclCommGetAsyncError", comm);
-    *error = comm->state;
     return ncclSuccess;
 }
 

@@ -43,7 +43,7 @@ class Run:
 
 class Base(Case):
     def job(self, scenario: str, backend: Optional[str] = "nccl", register: Optional[str] = "1", processes: bool = False, rc: int = 0,
-            ranks: int = RANKS, version: str = OLD, plugin: bool = False, preload: Optional[str] = str(NCCL_LIB), **more: str) -> Run:
+            ranks: int = RANKS, version: str = OLD, plugin: bool = False, app: str = "nccl_app", preload: Optional[str] = str(NCCL_LIB), **more: str) -> Run:
         cwd = self.folder()
         report = self.tmp / f"report-{cwd.name}"
         env = dict(LD_LIBRARY_PATH=f"{SIMNCCL}:{SIM}", SIMGPU_DEVICES=str(ranks), SIMNCCL_STRICT="1", SIMNCCL_REPORT=str(report),
@@ -52,7 +52,7 @@ class Base(Case):
             env["CUPOOL_BACKEND"] = backend
         if register is not None:
             env["CUPOOL_REGISTER"] = register
-        program = [BIN / "host", "l", BIN / "nccl_plugin.so"] if plugin else [BIN / "nccl_app"]
+        program = [BIN / "host", "l", BIN / "nccl_plugin.so"] if plugin else [BIN / app]
         if processes:
             done = self.processes([*program, scenario, ranks], ranks, cwd, rc, env)
         else:

@@ -109,7 +109,7 @@ static void *behind(const char *name)
 #define NCCL_OP(symbol, parameters, arguments, kind, from_, from_count, to_, to_count)                                 \
     static ncclResult_t op_##symbol(ncclComm_t comm)                                                                   \
     {                                                                                                                  \
-        const int root = 5, peer = 6;                                                                                  \
+        const int root = 1, peer = 6; /* the root is the caller */                                                     \
         const ncclDataType_t type = 7;                                                                                 \
         const ncclRedOp_t op = 3;                                                                                      \
         const cudaStream_t stream = pointer(64);                                                                       \
@@ -151,9 +151,16 @@ static ncclResult_t free_no_memory(ncclComm_t comm)
     return CALL(ncclMemFree)(pointer(48));
 }
 
+static ncclResult_t poll_state(ncclComm_t comm)
+{
+    static ncclResult_t state;
+
+    return CALL(ncclCommGetAsyncError)(comm, &state);
+}
+
 static const struct use others[] = {
     {"ncclGroupStart", start_group}, {"ncclGroupEnd", end_group},     {"ncclGroupSimulateEnd", end_simulated},
-    {"ncclMemAlloc", alloc_memory},  {"ncclMemFree", free_no_memory},
+    {"ncclMemAlloc", alloc_memory},  {"ncclMemFree", free_no_memory}, {"ncclCommGetAsyncError", poll_state},
 };
 
 /* The row that makes communicators, and uses none. */
@@ -223,8 +230,42 @@ void rows_list(void)
         printf("%s: passes%s%s%s%s%s\n", names[i],
                has(operations, COUNT_OF(operations), names[i]) ? "; extents; kinds" : "", is_made ? "; made" : "",
                has(uses, use_count, names[i]) ? "; used" : "", has(ends, end_count, names[i]) ? "; ends" : "",
-               has(others, COUNT_OF(others), names[i]) ? "; rest" : "");
+               strcmp(names[i], "ncclCommGetAsyncError") == 0 ? "; polls"
+               : has(others, COUNT_OF(others), names[i])      ? "; rest"
+                                                              : "");
     }
+}
+
+/* What NCCL gets as the memory that a broadcast sends, of a rank that sends nothing. */
+static const void *sent(ncclComm_t comm, const void *from, void *to, size_t count)
+{
+    struct double_call seen;
+    const void *got;
+
+    prepare("ncclBroadcast", ncclSuccess, NULL);
+    NC(ncclBroadcast(from, to, count, 1, 0, comm, NULL));
+    seen = only("ncclBroadcast");
+    memcpy(&got, seen.bytes, sizeof(got));
+    return got;
+}
+
+/* It is what the program gives if all of that is there: NCCL may know it. */
+void rows_look_up(void)
+{
+    const size_t size = (size_t)4 << 20;
+    const ncclComm_t comm = comm_made(1, 3);
+    void *from, *to;
+    char *at;
+
+    EXPECT(!cudaMalloc(&from, size) && !cudaMalloc(&to, 2 * size), "ncclBroadcast", "no memory");
+    at = from;
+    EXPECT(sent(comm, at, to, size) == at, "ncclBroadcast", "it gets other memory");
+    EXPECT(sent(comm, at + 1, to, size - 1) == at + 1, "ncclBroadcast", "it gets other memory than the end");
+    EXPECT(sent(comm, at + 1, to, size) == to, "ncclBroadcast", "it gets memory that is too short");
+    EXPECT(sent(comm, at + 1, to, SIZE_MAX) == to, "ncclBroadcast", "it gets memory that wraps around");
+    EXPECT(sent(comm, NULL, to, size) == to, "ncclBroadcast", "it gets no memory");
+    EXPECT(sent(comm, pointer(32), to, 1) == to, "ncclBroadcast", "it gets memory that is not there");
+    EXPECT(sent(NULL, pointer(32), to, 1) == pointer(32), "ncclBroadcast", "an argument changes");
 }
 
 void rows_pass(void)

@@ -440,9 +440,9 @@ static void pool_memory(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} modes[] = {{"extents", extents},  {"kinds", kinds},     {"nested", lives_nested}, {"incapable", lives_incapable},
-             {"made", lives_made},  {"used", lives_used}, {"ends", lives_ends},     {"rest", lives_rest},
-             {"pool", pool_memory}, {"passes", rows_pass}};
+} modes[] = {{"extents", extents},  {"kinds", kinds},       {"nested", lives_nested}, {"incapable", lives_incapable},
+             {"made", lives_made},  {"used", lives_used},   {"ends", lives_ends},     {"rest", lives_rest},
+             {"pool", pool_memory}, {"polls", lives_polls}, {"passes", rows_pass},    {"look_up", rows_look_up}};
 
 int main(int argc, char **argv)
 {

@@ -50,6 +50,9 @@ ncclComm_t stranger(void);
 uintptr_t memory_made(size_t size);
 void *pointer(uintptr_t addr);
 
+/* Work that went on after a call has ended, and the program has seen it. */
+void work_ends(ncclComm_t comm);
+
 /* --- what has reached NCCL --- */
 
 /* From here on: the log begins anew, and calls of this row do that. */
@@ -82,7 +85,9 @@ void lives_ends(void);
 void lives_rest(void);
 void lives_nested(void);
 void lives_incapable(void);
+void lives_polls(void);
 void rows_pass(void);
+void rows_look_up(void);
 /* Prints each row, and the modes that test it. */
 void rows_list(void);
 

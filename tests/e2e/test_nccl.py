@@ -5,7 +5,7 @@ import subprocess
 import unittest
 
 from e2e import LIB, MIB, app
-from nccl_jobs import BREACH, NCCL_LIB, NEW, RANKS, SIMNCCL, Base
+from nccl_jobs import BREACH, NCCL_LIB, NEW, OLD, RANKS, SIMNCCL, Base
 
 SCENARIOS = ["all", "kinds", "own", "comms", "nonblocking", "again"]
 
@@ -45,6 +45,22 @@ class Registered(Base):
                 run = self.job(scenario, plugin=True)
                 self.assert_registered(run, own=6 * RANKS if scenario == "own" else 0)
         self.assertEqual(self.job("all", backend=None, register=None, plugin=True).reported("breaches"), 0)
+
+    def test_what_ranks_give_that_send_nothing(self) -> None:
+        """NCCL before 2.29.2 looks it up, too: it gets what is received in its place, and finds the same on all ranks."""
+        self.job("broadcast_from_root", preload=None, backend=None, register=None)
+        for backend in "cuda", "nccl", "vmm":
+            for version in OLD, NEW:
+                with self.subTest(backend, version=version):
+                    self.assert_registered(self.job("broadcast_from_root", backend, version=version))
+        self.assert_registered(self.job("broadcast_from_root", "cuda", "use", CUPOOL_LIMIT="1M"))
+
+    def test_memory_to_send_that_is_outside_on_all_ranks(self) -> None:
+        """It stays what NCCL looks for, on the ranks that send nothing, too."""
+        for backend in "cuda", "nccl", "vmm":
+            with self.subTest(backend):
+                run = self.job("broadcast_outside", backend)
+                self.assertEqual((run.reported("breaches"), run.operations("some"), run.total("mixed")), (0, RANKS, RANKS))
 
     def test_past_the_limit(self) -> None:
         """Memory that NCCL has not made is registered on no rank or on all: a line says that it may matter."""
@@ -120,6 +136,15 @@ class Registered(Base):
                 self.assert_registered(run)
                 self.assertEqual(len(run.of("segment_free")), 2 * 2)
 
+    def test_graphs_whose_memory_nccl_does_not_let_us_register(self) -> None:
+        """NCCL registers by itself what captured operations use, whatever it has answered to us."""
+        for backend, refusal in ("nccl", {"NCCL_LOCAL_REGISTER": "0"}), ("vmm", {"NCCL_LOCAL_REGISTER": "0"}), \
+                ("nccl", {"SIMNCCL_FAIL": "ncclCommRegister:1+"}):
+            with self.subTest(backend, **refusal):
+                run = self.job("graph_trim", backend, ranks=2, SIMGPU_MEMORY="96M", **refusal)
+                self.assertEqual(run.reported("breaches"), 0)
+                self.assertEqual(len(run.done.warnings), 1, run.done.err)
+
     def test_graphs_without_us(self) -> None:
         """NCCL registers by itself what captured operations use, and would find later memory in its place."""
         for preload in NCCL_LIB, LIB:
@@ -149,6 +174,17 @@ class Registered(Base):
                                NCCL_GRAPH_REGISTER="0")
                 self.assertEqual(run.done.err, "")
                 self.assertLess(run.done.counts["cuMemMap"] - run.done.counts["cuMemUnmap"], kept)
+
+    def test_graphs_of_a_program_whose_operations_are_not_seen(self) -> None:
+        """Registration is on, but no operation passes through the hooks: as without."""
+        for backend in "nccl", "vmm":
+            with self.subTest(backend):
+                run = self.job("graph_trim", backend, ranks=2, SIMGPU_MEMORY="96M", app="nccl_app_unseen")
+                self.assertEqual(len(run.done.warnings), 1, run.done.err)
+                self.assertIn("when a graph was captured", run.done.warnings[0])
+                self.assertEqual((run.reported("breaches"), run.reported("registrations")), (0, 0))
+                run = self.job("graph_trim", backend, ranks=2, SIMGPU_MEMORY="96M", app="nccl_app_unseen", NCCL_GRAPH_REGISTER="0")
+                self.assertEqual(run.done.err, "")
 
     def test_memory_after_a_reset(self) -> None:
         """Memory that NCCL has given outlives a context, and goes back when the next one asks for memory."""

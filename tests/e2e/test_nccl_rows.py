@@ -66,6 +66,10 @@ class Rows(Case):
         """Of every operation: a buffer lies in registered memory if all of it does that the operation touches."""
         self.rows("extents")
 
+    def test_what_ranks_give_that_send_nothing(self) -> None:
+        """NCCL looks it up: in place of what is not there, it gets the memory to receive."""
+        self.rows("look_up")
+
     def test_kinds(self) -> None:
         self.rows("kinds")
 
@@ -99,6 +103,10 @@ class Rows(Case):
         for e in trace.of("comm_init", "comm_destroy"):
             (known.add if e["e"] == "comm_init" else known.remove)(e["comm"])
         self.assertEqual({e["ok"] for e in trace.of("comm_destroy")}, {0, 1})
+
+    def test_polls(self) -> None:
+        """The library does not ask beside the program, and memory goes once the program has seen the end of the work."""
+        self.rows("polls")
 
     def test_groups_and_memory(self) -> None:
         self.rows("rest")

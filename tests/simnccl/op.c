@@ -56,6 +56,11 @@ void op_registered(struct op *op, bool captured)
     size_t size[2] = {part_bytes(op, shape->send), part_bytes(op, shape->recv)};
     int buffers = 0, inside = 0;
 
+    /* It looks what a broadcast sends up on every rank, although the root alone sends (in 2.29.2 no more on one
+     * machine). */
+    if (op->head.kind == OP_BROADCAST && !captured && settings.version < 22902)
+        size[0] = piece(op);
+
     if (comm->nranks == 1)
         return;
     for (int i = 0; i < 2; i++) {

@@ -122,6 +122,21 @@ static void broadcast_both(void)
     wait_both();
 }
 
+/* Of what the root alone sends. */
+static void broadcast_from_root(void)
+{
+    both_registered();
+    OK(ncclGroupStart());
+    for (int i = 0; i < 2; i++)
+        OK(ncclBroadcast(i ? NULL : two.at[i], two.at[i], N, ncclInt32, 0, two.comm[i], two.s[i]));
+    OK(ncclGroupEnd());
+    wait_both();
+    deregister_both();
+}
+CONTRACT_ADD(broadcast_from_root, broadcast_from_root, .breaches = 1,
+             .text = "ncclBroadcast: the buffers of rank 1 are partly in registered memory, those of rank 0 in")
+CONTRACT_ADD(broadcast_from_root_new, broadcast_from_root, .env = "SIMNCCL_VERSION=22902")
+
 CONTRACT(p2p_first, .breaches = 2, .text = "ncclBroadcast on a record that point-to-point operations have used first")
 {
     both_registered();

@@ -274,6 +274,9 @@ MUTANTS = [
         ("released = context_events.retry_parked_wait(device) +", "released = context_events.retry_parked(device) +")]),
     Mutant("NCCL: what a graph has made NCCL register goes", ["nccl / Registered.test_graphs_without_us"], [
         ("if (capture_history_saw(addr) && graphs_register())", "if (false)")]),
+    Mutant("NCCL: what a graph has made NCCL register goes where no operation is seen",
+           ["nccl / Registered.test_graphs_of_a_program_whose_operations_are_not_seen"], [
+        ("return nccl_registry_private && nccl_reg_comm_any(nccl_registry_private);", "return nccl_registry_private != NULL;")]),
     Mutant("NCCL: a segment goes while it is registered", ["nccl / Registered.test_memory_that_goes"], [
         ("if (context_events.segment_removing(addr, puts_of[kind], context)) puts_of[kind](context, addr, size);",
          "puts_of[kind](context, addr, size);")]),

@@ -68,7 +68,7 @@ MUTANTS = [
         ("a scatter reads one rank's share", "from, ROOT(ALL), to", "from, ROOT(MINE), to"),
         ("a scatter reads at every rank", "from, ROOT(ALL), to", "from, ALL, to"),
         ("a reduce writes at every rank", "to, ROOT(MINE))", "to, MINE)"),
-        ("a broadcast reads at every rank", "from, ROOT(MINE), to", "from, MINE, to"))),
+        ("a broadcast looks up what every rank gives", "SENT(from, to), MINE, to", "from, MINE, to"))),
 
     # --- hazards that auto has to see ---
     Mutant("auto: a copy into host memory that is called one of device memory is not seen", ["auto_host static auto"], [

@@ -122,4 +122,16 @@ MUTANTS = [
         ("if (!rc && !nccl_comm_is_open(comm)) rc = -EIO;", "")]),
     Mutant("NCCL: a communicator is closed although its destruction was refused", ["shim_nccl_calls"], [
         ("if (how != NCCL_END_SILENT && result == ncclInvalidArgument) {", "if (how == NCCL_END_FINALIZE && result == ncclInvalidArgument) {")]),
+    Mutant("NCCL: it looks up what a rank gives that sends nothing, whatever it is",
+           ["nccl_rows / Rows.test_what_ranks_give_that_send_nothing", "nccl / Registered.test_what_ranks_give_that_send_nothing"], [
+        ("addr - start <= whole && size <= whole - (addr - start) ? from : to;", "addr - start <= whole && size <= whole - (addr - start) ? from : from;")]),
+    Mutant("NCCL: it never looks up what a rank gives that sends nothing",
+           ["nccl_rows / Rows.test_what_ranks_give_that_send_nothing", "nccl / Registered.test_memory_to_send_that_is_outside_on_all_ranks"], [
+        ("addr - start <= whole && size <= whole - (addr - start) ? from : to;", "addr - start <= whole && size <= whole - (addr - start) ? to : to;")]),
+    Mutant("NCCL: memory that is too short for a broadcast stays what NCCL looks up", ["nccl_rows / Rows.test_what_ranks_give_that_send_nothing"], [
+        ("addr - start <= whole && size <= whole - (addr - start) ?", "addr - start <= whole ?")]),
+    Mutant("use: what a broadcast sends is registered at the root alone", ["nccl / Registered.test_what_ranks_give_that_send_nothing"], [
+        ("COLLECTIVE, SENT(from, to), MINE, to, MINE)", "COLLECTIVE, SENT(from, to), ROOT(MINE), to, MINE)")]),
+    Mutant("NCCL: a question that was refused has an answer", ["nccl_rows / Rows.test_polls"], [
+        ("nccl_poll_end(comm, begun, result ? result : *error);", "nccl_poll_end(comm, begun, *error);")]),
 ]

@@ -62,7 +62,7 @@ MUTANTS = [
         ("return atomic_compare_exchange_strong(&comm->calls, &none, CALL_INSIDE);",
          "atomic_store(&comm->calls, none); return true;")]),
     Mutant("NCCL: the memory of a communicator that is being aborted goes", ["nccl_reg"], [
-        ("return comm_is_closed(comm) ? !record || !record->handle : reg_is_ready(reg, comm, key);", "return true;")]),
+        ("if (comm_is_closed(comm)) return !record || !record->handle;", "if (comm_is_closed(comm)) return true;")]),
     Mutant("NCCL: an operation waits for the device", ["nccl_reg", "nccl / Kinds.test_nobody_waits"], [
         ("if (!record->front || record->widened == WIDES ||", "if (true ||")]),
     Mutant("NCCL: a segment goes although it could not be deregistered", ["nccl_reg", "nccl / Wrong.test_deregistration_fails"], [
@@ -73,6 +73,8 @@ MUTANTS = [
         ("if (reg_group()) return false; atomic_fetch_add", "atomic_fetch_add")]),
     Mutant("NCCL: a segment that a graph uses goes", ["nccl_reg"], [
         ("record->pinned |= op->captured;", "")]),
+    Mutant("NCCL: a segment goes that a graph uses without a registration of ours", ["nccl_locks", "nccl / Registered.test_graphs_whose_memory_nccl_does_not_let_us_register"], [
+        ("if (record) record->pinned |=", "if (record && record->handle) record->pinned |=")]),
     Mutant("NCCL: a communicator that is not ready is used", ["nccl_reg"], [
         ("memory_order_acquire) && reg_is_ready(reg, comm, key)) catch_up(reg, comm, key);",
          "memory_order_acquire)) catch_up(reg, comm, key);")]),
@@ -125,9 +127,27 @@ MUTANTS = [
     Mutant("NCCL: memory of an owner that stays is not registered again", ["nccl_reg"], [
         ("reg->segments[i].ending = false; atomic_fetch_add(&reg->changes, 1);", "reg->segments[i].ending = false;")]),
     Mutant("NCCL: a communicator whose group goes on counts as one that blocks", ["nccl_reg"], [
-        ("if (goes_on) atomic_store(&comm->nonblocking, true);", "(void)goes_on;")]),
+        ("if (goes_on) { atomic_store(&comm->nonblocking, true); work_goes_on(comm); }", "(void)goes_on;")]),
     Mutant("NCCL: a communicator goes although a second thread has closed it, too", ["nccl_snapshot"], [
         ("undone = atomic_load(&found->finalized) && atomic_load(&found->calls) / CALLS_CLOSED == 1;", "undone = atomic_load(&found->finalized);")]),
     Mutant("NCCL: a user's registration of a part of a segment does not keep it", ["nccl_locks"], [
         ("if (comm->users_own[i].addr < end_of(addr, size) && addr < end_of(comm->users_own[i].addr, comm->users_own[i].size))", "if (comm->users_own[i].addr <= addr && end_of(addr, size) <= end_of(comm->users_own[i].addr, comm->users_own[i].size))")]),
+    Mutant("NCCL: a release asks for the state of a communicator", ["nccl_rows / Rows.test_polls"], [
+        ("return !atomic_load(&comm->nonblocking) || atomic_load(&comm->work) & WORK_IDLE;", "return reg_is_ready(reg, comm, atomic_load(&comm->key));"),
+        ("static bool comm_permits(const struct nccl_reg_comm *comm,", "static bool comm_permits(const struct nccl_reg *reg, struct nccl_reg_comm *comm,"),
+        ("comm_permits(comm, segment)) { comm->next_held", "comm_permits(reg, comm, segment)) { comm->next_held")]),
+    Mutant("NCCL: memory goes while work of its communicator goes on", ["nccl_reg", "nccl_rows / Rows.test_polls"], [
+        ("return !atomic_load(&comm->nonblocking) || atomic_load(&comm->work) & WORK_IDLE;", "return true;")]),
+    Mutant("NCCL: an answer from before work began counts", ["nccl_reg", "nccl_rows / Rows.test_polls"], [
+        ("atomic_fetch_add(&comm->work, WORK_BEGUN);", "")]),
+    Mutant("NCCL: work that goes on after a call is not known", ["nccl_rows / Rows.test_polls"], [
+        ("atomic_store(&found->nonblocking, true); work_goes_on(found);", "atomic_store(&found->nonblocking, true);")]),
+    Mutant("NCCL: work that goes on after a group is not known", ["nccl_reg"], [
+        ("atomic_store(&comm->nonblocking, true); work_goes_on(comm);", "atomic_store(&comm->nonblocking, true);")]),
+    Mutant("NCCL: an answer about a communicator that had this place counts", ["nccl_reg"], [
+        ("made->rests = 0; work_goes_on(made);", "made->rests = 0;")]),
+    Mutant("NCCL: an error is the end of all work", ["nccl_reg"], [
+        ("if (state) work_goes_on(comm); else", "if (state && state != -5) work_goes_on(comm); else")]),
+    Mutant("NCCL: the program's question waits for a call of another thread", ["nccl_waits"], [
+        ("if (found) work_seen(found, begun, state);", "if (found) { pthread_mutex_lock(&found->lock); work_seen(found, begun, state); pthread_mutex_unlock(&found->lock); }")]),
 ]

@@ -124,6 +124,7 @@ CASE(closed)
     comm_new(1, 0, false);
     segment(0, 0);
     collective(0, AT(0), 0);
+    collective(1, AT(0), 0); /* it keeps this, too */
     nccl_reg_comm_close(reg, nccl_fake_comm(0));
     atomic_store(&nccl_fake.comms[0].ready, false);
     segment(1, 0); /* it has none of this */

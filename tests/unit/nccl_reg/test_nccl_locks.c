@@ -315,6 +315,26 @@ CASE(closed_ones_keep_what_they_have)
     assert_int_equal(nccl_fake.releases, 2);
 }
 
+/* For a graph NCCL registers memory by itself, also where our registration was refused or had no effect. */
+CASE(graphs_keep_what_has_no_registration)
+{
+    const struct nccl_reg_op op = {.captured = true, .buffers = {{AT(0), 4096}}};
+
+    for (unsigned int refused = 0; refused < 2; refused++) {
+        comm_new(0, 0, false);
+        segment(0, 0);
+        *(refused ? &nccl_fake.attach_fails : &nccl_fake.attach_null) = 1;
+        op_with(0, &op, 0);
+        nccl_fake_finish();
+        assert_int_equal(nccl_fake_records(0), 0);
+        remove_segment(0);
+        assert_int_equal(nccl_fake.releases, refused);
+        assert_int_equal(stats().parked, UNIT);
+        comm_end(0);
+        assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
+    }
+}
+
 /* Of several registrations of one segment some are undone and then one is not: the end of the communicator undoes what
  * is left, and nothing twice. */
 CASE(what_is_undone_stays_so)

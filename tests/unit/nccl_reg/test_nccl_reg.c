@@ -210,6 +210,55 @@ CASE(users)
     assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
 }
 
+/* The program asks for the state of a communicator. */
+static void poll_with(unsigned int comm, int state)
+{
+    nccl_reg_poll_end(reg, nccl_fake_comm(comm), nccl_reg_poll_begin(reg, nccl_fake_comm(comm)), state);
+}
+
+/* A release does not ask, whichever thread makes it: it goes by what the program has seen. */
+CASE(polled)
+{
+    const struct nccl_reg_op outside = op_of(NCCL_REG_COLLECTIVE, 0x1000, 0);
+    const struct nccl_reg_comm_info info = {.arg = &nccl_fake, .nonblocking = true};
+    unsigned int begun;
+
+    comm_new(0, 0, false);
+    segment(0, 0);
+    collective(0, AT(0), 0);
+    nccl_fake_finish();
+    nccl_reg_comm_nonblocking(reg, nccl_fake_comm(0));
+    remove_segment(0);
+    poll_with(1, 0); /* it is not known */
+    poll_with(0, -EINPROGRESS);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
+    poll_with(0, 0);
+    poll_with(0, -EIO);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
+    /* Work begins between the question and the answer. */
+    begun = nccl_reg_poll_begin(reg, nccl_fake_comm(0));
+    nccl_reg_comm_nonblocking(reg, nccl_fake_comm(0));
+    nccl_reg_poll_end(reg, nccl_fake_comm(0), begun, 0);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
+    begun = nccl_reg_poll_begin(reg, nccl_fake_comm(0));
+    nccl_reg_group_start();
+    op_with(0, &outside, 0);
+    nccl_reg_group_end(/* goes_on: */ true);
+    nccl_reg_poll_end(reg, nccl_fake_comm(0), begun, 0);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
+    poll_with(0, 0);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
+    /* The answer is of another communicator that had this place. */
+    begun = nccl_reg_poll_begin(reg, nccl_fake_comm(0));
+    comm_end(0);
+    nccl_fake_comm_make(0, 0, true);
+    assert_int_equal(nccl_reg_comm_add(reg, nccl_fake_comm(0), &info), 0);
+    nccl_reg_poll_end(reg, nccl_fake_comm(0), begun, 0);
+    segment(0, 0);
+    remove_segment(0);
+    assert_int_equal(stats().parked, UNIT);
+}
+
 CASE(nonblocking)
 {
     const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
@@ -226,10 +275,10 @@ CASE(nonblocking)
     assert_int_equal(collective(0, AT(0), 0), 0);
     assert_int_equal(nccl_fake.attaches, 1);
     nccl_fake_finish();
-    atomic_store(&nccl_fake.comms[0].ready, false); /* at work on its own thread */
+    nccl_reg_comm_nonblocking(reg, nccl_fake_comm(0)); /* at work on its own thread */
     remove_segment(0);
     assert_int_equal(nccl_fake.releases, 0);
-    atomic_store(&nccl_fake.comms[0].ready, true);
+    assert_int_equal(nccl_reg_comm_ask(reg, nccl_fake_comm(0)), 0);
     assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
     /* The end of a group may tell, too. */
     comm_new(1, 0, false);
@@ -238,10 +287,8 @@ CASE(nonblocking)
     collective(1, AT(1), 0);
     nccl_reg_group_end(/* goes_on: */ true);
     nccl_fake_finish();
-    atomic_store(&nccl_fake.comms[1].ready, false);
     remove_segment(1);
     assert_int_equal(nccl_fake.releases, 1);
-    atomic_store(&nccl_fake.comms[1].ready, true);
     comm_end(1);
     atomic_store(&nccl_fake.comms[0].ready, false);
     assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), true), -EPIPE);

@@ -121,6 +121,31 @@ CASE(calls_are_waited_for)
     }
 }
 
+/* The program's question does not wait for a call of another thread, which may be stuck. */
+CASE(questions_wait_for_nothing)
+{
+    pthread_t thread;
+    unsigned int begun;
+
+    segment(0, 0);
+    comm_new(0, 0, false);
+    collective(0, AT(0), 0);
+    nccl_fake_finish();
+    nccl_reg_group_start();
+    remove_segment(0);
+    nccl_reg_group_end(false);
+    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
+    assert_int_equal(pthread_create(&thread, NULL, settles, NULL), 0);
+    while (!atomic_load(&nccl_fake.stuck))
+        give_way();
+    begun = nccl_reg_poll_begin(reg, nccl_fake_comm(0));
+    nccl_reg_poll_end(reg, nccl_fake_comm(0), begun, 0);
+    assert_true(atomic_load(&nccl_fake.stuck));
+    the_call_returns();
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(nccl_fake.releases, 1);
+}
+
 /* Statistics wait for the registry, but not for ever: a signal handler may have interrupted the lock's holder. */
 CASE(statistics_wait_with_a_limit)
 {

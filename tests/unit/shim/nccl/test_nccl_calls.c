@@ -21,9 +21,20 @@
 
 #define TYPE_INT8 0
 
+/* Of work that goes on the program asks until it has ended. */
+static ncclResult_t ended(ncclComm_t comm, ncclResult_t result)
+{
+    if (result == ncclInProgress) {
+        nccl_poll_end(comm, nccl_poll_begin(comm), nccl.fails_later ? ncclUnhandledCudaError : ncclSuccess);
+        nccl.busy = 0;
+    }
+    return result;
+}
+
 static ncclResult_t reduce(ncclComm_t comm, uint64_t addr, size_t size)
 {
-    return ncclAllReduce((const void *)(uintptr_t)addr, (void *)(uintptr_t)addr, size, TYPE_INT8, 0, comm, NULL);
+    return ended(comm,
+                 ncclAllReduce((const void *)(uintptr_t)addr, (void *)(uintptr_t)addr, size, TYPE_INT8, 0, comm, NULL));
 }
 
 /* Memory of the pool, of the driver directly, and mapped. */
@@ -36,7 +47,7 @@ static void use_all(struct row *row, struct context *context, ncclComm_t comm)
 
     STEP(row, "pool", pool_alloc(context->pool, 3 * MIB, &addr));
     STEP(row, "reduce", reduce(comm, addr, MIB));
-    STEP(row, "send", ncclSend((const void *)(uintptr_t)addr, MIB, TYPE_INT8, 0, comm, NULL));
+    STEP(row, "send", ended(comm, ncclSend((const void *)(uintptr_t)addr, MIB, TYPE_INT8, 0, comm, NULL)));
     STEP(row, "reduce", reduce(comm, addr, MIB));
     STEP(row, "free", addr ? pool_free(addr) : 0);
     STEP(row, "trim", pool_trim(context->pool, "test") / MIB);
@@ -63,7 +74,8 @@ static void use_all(struct row *row, struct context *context, ncclComm_t comm)
     STEP(row, "reduce", reduce(comm, mapped, MIB));
     nccl_segment_add(context, 0, mapped, 2 * MIB);
     nccl_segment_add(context, 0, mapped + MIB, 2 * MIB); /* and that one, too */
-    STEP(row, "mixed", ncclAllReduce((void *)mapped, (void *)(mapped + MIB), MIB, TYPE_INT8, 0, comm, NULL));
+    STEP(row, "mixed",
+         ended(comm, ncclAllReduce((void *)mapped, (void *)(mapped + MIB), MIB, TYPE_INT8, 0, comm, NULL)));
     nccl_segment_lost(context, mapped + MIB);
 }
 
@@ -83,8 +95,8 @@ static void windows(struct row *row, ncclComm_t comm)
     STEP(row, "end", window_deregister(comm, window));
     STEP(row, "again", window_deregister(comm, window));
     if (fake.nccl->next[REAL_NCCL_ncclCommWindowRegister] && fake.nccl->next[REAL_NCCL_ncclCommWindowDeregister]) {
-        STEP(row, "own", ncclCommWindowRegister(comm, ptr, 2 * MIB, &window, 0));
-        STEP(row, "own_end", ncclCommWindowDeregister(comm, window));
+        STEP(row, "own", ended(comm, ncclCommWindowRegister(comm, ptr, 2 * MIB, &window, 0)));
+        STEP(row, "own_end", ended(comm, ncclCommWindowDeregister(comm, window)));
     }
     STEP(row, "register", ncclCommRegister(comm, ptr, 4096, &handle));
     STEP(row, "handle", handle != NULL);
@@ -94,7 +106,7 @@ static void windows(struct row *row, ncclComm_t comm)
     STEP(row, "inside", window_register(comm, addr, 1000, &window));
     STEP(row, "nccl_free", ncclMemFree(ptr)); /* parked until the group has ended */
     STEP(row, "parked", nccl_retry_parked(-1) / MIB);
-    STEP(row, "group_end", ncclGroupEnd());
+    STEP(row, "group_end", ended(comm, ncclGroupEnd()));
     STEP(row, "retry", nccl_retry_parked(-1) / MIB);
 }
 
