@@ -8,7 +8,7 @@ MUTANTS = [
     Mutant("a communicator's memory may go while its ranks agree about a window", ["shim_nccl_memory"], [
         ("used = nccl_use_begin(comm, NULL); nccl_visit_begin(&visit); rc = agree(", "used = NULL; nccl_visit_begin(&visit); rc = agree(")]),
     # --- NCCL ---
-    Mutant("NCCL: cuMemFree gives up mapped memory", ["nccl_used / Used.test_mapped"], [
+    Mutant("NCCL: cuMemFree gives up mapped memory", ["nccl_used"], [
         ("if (entry && !entry->context) /* mapped memory: the driver does not free it by cuMemFree */ entry = NULL;", "")]),
     Mutant("NCCL: a communicator that was not revoked stays closed", ["nccl_rows / Rows.test_ends"], [
         ("nccl_reg_comm_reopen(nccl_registry(), comm);", ";")]),
