@@ -132,13 +132,15 @@ size_t deferred_bytes(const struct pool *pool)
     return bytes;
 }
 
-/* With the magazine's lock: whose blocks it defers, beside those that `by` is about. */
-static enum pool_deferred deferred_by(const struct magazine *magazine, enum pool_deferred by)
+/* With the magazine's lock: whose blocks it defers. */
+static enum pool_deferred deferred_by(const struct magazine *magazine)
 {
-    for (const struct block *block = magazine->deferred; block && by != POOL_DEFERRED_OTHERS; block = block->link) {
+    enum pool_deferred by = POOL_DEFERRED_NONE;
+
+    for (const struct block *block = magazine->deferred; block; block = block->link) {
         if (!block->freed)
-            by = magazine->deferred_by == &magazine_index ? POOL_DEFERRED_OWN : POOL_DEFERRED_OTHERS;
-        else if (!freed_is_marked(block->freed) && by == POOL_DEFERRED_NONE)
+            return magazine->deferred_by == &magazine_index ? POOL_DEFERRED_OWN : POOL_DEFERRED_OTHERS;
+        if (!freed_is_marked(block->freed))
             by = POOL_DEFERRED_UNKNOWN;
     }
     return by;
@@ -147,16 +149,17 @@ static enum pool_deferred deferred_by(const struct magazine *magazine, enum pool
 enum pool_deferred pool_deferred_by(struct pool *pool)
 {
     const unsigned int count = magazine_count(pool);
-    enum pool_deferred by = POOL_DEFERRED_NONE;
+    enum pool_deferred most = POOL_DEFERRED_NONE, by;
 
-    for (unsigned int i = 0; i < count && by != POOL_DEFERRED_OTHERS; i++) {
+    for (unsigned int i = 0; i < count && most != POOL_DEFERRED_OWN; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
         if (!size_value(&magazine->deferred_bytes))
             continue;
         magazine_visit(magazine);
-        by = deferred_by(magazine, by);
+        by = deferred_by(magazine);
         magazine_unlock(magazine);
+        most = by > most ? by : most;
     }
-    return by;
+    return most;
 }

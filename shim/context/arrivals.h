@@ -40,7 +40,7 @@ bool arrivals_collect_one(struct context *context);
  * thread has waited for in vain is waited for only briefly. */
 bool arrivals_collect_own(struct context *context, uint64_t others_ns);
 /* As long, poll until no free waits in the driver: the order of deferred blocks would be held up there. is_own: this
- * thread has freed them all. False: one still does. */
+ * thread has freed some of them. False: one still does. */
 bool arrivals_wait_freeing(struct context *context, bool is_own);
 /* Between these all waits of this thread for memory that other threads' frees have released end after ns nanoseconds
  * together. */

@@ -34,7 +34,7 @@ static CUresult alloc_by_driver(CUdeviceptr *ptr, size_t size)
     do {
         result = real_next(cuMemAlloc_v2)(ptr, size);
         again = retry_by_own(&retry, result);
-        if (!again && result == CUDA_ERROR_OUT_OF_MEMORY && serve_alloc_refused(size, &addr)) {
+        if (!again && ptr && result == CUDA_ERROR_OUT_OF_MEMORY && serve_alloc_refused(size, &addr)) {
             *ptr = addr;
             return CUDA_SUCCESS;
         }

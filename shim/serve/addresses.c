@@ -63,7 +63,8 @@ bool serve_is_freed(uint64_t addr, const void *caller)
 
     if (pool_is_live(addr) && !(ipc_table_any() && ipc_table_parked(addr)))
         return false;
-    return serve_range(addr, caller, &base, &size) ? !size : serve_watches(caller) && returning_is(real_driver_get(), addr);
+    return serve_range(addr, caller, &base, &size) ? !size
+                                                   : serve_watches(caller) && returning_is(real_driver_get(), addr);
 }
 
 void serve_rdma_prepared(uint64_t addr, const void *caller)

@@ -236,7 +236,7 @@ void rows_list(void)
     }
 }
 
-/* What NCCL gets as the memory that a broadcast sends, of a rank that sends nothing. */
+/* NCCL gets this as the memory that a broadcast sends, of a rank that sends nothing. */
 static const void *sent(ncclComm_t comm, const void *from, void *to, size_t count)
 {
     struct double_call seen;

@@ -70,7 +70,7 @@ static ncclResult_t poll_state(void)
     return result ? result : state;
 }
 
-/* What could not go before goes now, if it can. True: it has gone, and nobody but the program has asked. */
+/* Memory that could not go before goes now, if it can. True: it has gone, and nobody but the program has asked. */
 static bool goes(unsigned int polls)
 {
     NC(ncclCommDestroy(comm_made(0, 2)));

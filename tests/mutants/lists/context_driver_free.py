@@ -61,11 +61,13 @@ MUTANTS = [
     Mutant("deferred blocks are not there beside a free in the driver", ["waits static relaxed / freed_beside_free"], [
         ("deferred = bytes || !freeing ? POOL_DEFERRED_NONE : pool_deferred_by(context->pool);", "deferred = POOL_DEFERRED_NONE;")]),
     Mutant("what cudaFreeAsync has freed is waited for beside a free in the driver", ["deferred"], [
-        ("else if (!freed_is_marked(block->freed) && by == POOL_DEFERRED_NONE)", "else if (by == POOL_DEFERRED_NONE)")]),
+        ("if (!freed_is_marked(block->freed)) by = POOL_DEFERRED_UNKNOWN;", "by = POOL_DEFERRED_UNKNOWN;")]),
     Mutant("others' deferred blocks are waited for as one's own", ["deferred"], [
-        ("by = magazine->deferred_by == &magazine_index ? POOL_DEFERRED_OWN : POOL_DEFERRED_OTHERS;", "by = POOL_DEFERRED_OWN;")]),
+        ("return magazine->deferred_by == &magazine_index ? POOL_DEFERRED_OWN : POOL_DEFERRED_OTHERS;", "return POOL_DEFERRED_OWN;")]),
+    Mutant("others' deferred blocks shorten the wait for one's own", ["deferred"], [
+        ("most = by > most ? by : most;", "most = by && (!most || by < most) ? by : most;")]),
     Mutant("what a stream has freed beside a free in the driver hides what its thread has freed", ["deferred"], [
-        ("if (!block->freed) by = magazine->deferred_by", "if (!block->freed && by == POOL_DEFERRED_NONE) by = magazine->deferred_by")]),
+        ("if (!block->freed) return magazine->deferred_by", "if (!block->freed && by == POOL_DEFERRED_NONE) return magazine->deferred_by")]),
     Mutant("what a stream has freed beside a free in the driver is not there after that",
            ["deferred", *scenes("freed_by_stream_beside_free")], [("by = POOL_DEFERRED_UNKNOWN;", "by = POOL_DEFERRED_NONE;")]),
     Mutant("what a stream has freed beside a free in the driver is waited for as one's own",

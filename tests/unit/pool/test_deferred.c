@@ -358,10 +358,11 @@ KEPT_CASE(test_whose_frees)
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_NONE);
     release(addr[0]);
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_OWN);
-    move_on(env->pool);
-    release(addr[1]);
     env->pool->magazines[0].deferred_by = NULL;
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_OTHERS);
+    move_on(env->pool);
+    release(addr[1]); /* this one is the thread's own */
+    assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_OWN);
     pool_trim(env->pool, "test");
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_NONE);
     assert_int_equal(pool_free_async(addr[2], POOL_FREED_UNMARKED), 0);
