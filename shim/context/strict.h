@@ -22,9 +22,9 @@
  * as well, once each. why: a string literal. */
 #define POLICY_ALL (-1)
 void policy_strict(int device, const char *why);
-/* Wait for the work before frees that did not wait, and make nothing strict: for this thread's own
- * without limit (see context_wait_frees), and with others a second at most for other threads' on the current device.
- * For calls by which something goes that this work may use, and which natively follow the waits of these frees. */
+/* Wait for the work before frees that did not wait, and make nothing strict: for this thread's own without limit (see
+ * context_wait_frees), and with others a second at most for other threads' on the current device. For calls by which
+ * something goes that this work may use, and which natively follow the waits of these frees. */
 void policy_frees_wait(bool others);
 /* As policy_strict, for the device that has the memory at addr, pooled or not; no effect if it is no device memory. */
 void policy_strict_memory(CUdeviceptr addr, const char *why);

@@ -22,7 +22,8 @@
 #define ALL         ((size_t)info.ranks * count)
 #define ROOT(count) (info.rank == root ? (count) : 0)
 /* NCCL looks this buffer up on every rank, and reads it at the root alone. */
-#define SENT(from, to) ((from) = info.rank == root ? (from) : nccl_looked_up(from, to, nccl_type_size(type) * count))
+#define SENT(from, to)                                                                                                 \
+    ((from) = info.rank == root || (from) == (to) ? (from) : nccl_looked_up(from, to, nccl_type_size(type) * count))
 
 #define NCCL(symbol, parameters)
 #define NCCL_OP(symbol, parameters, arguments, op_kind, from, from_count, to, to_count)                                \

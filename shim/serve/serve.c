@@ -323,7 +323,7 @@ static inline bool thread_is_answered(void)
 {
     bool over;
 
-    return answered || thread_asks(&over);
+    return serve_is_answered(&over);
 }
 
 /* As thread_is_answered. *ret_verdict: if not, the answer to a free that natively waits. */
