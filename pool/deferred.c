@@ -17,8 +17,7 @@ static bool is_abandoned(struct magazine *magazine)
     return abandoned;
 }
 
-unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct block *ret_deferred[MAGAZINES],
-                           bool *ret_own)
+unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct block *ret_deferred[MAGAZINES])
 {
     /* Also one other magazine in turn if it is abandoned, so that no block stays deferred in a magazine without
      * threads. */
@@ -26,7 +25,6 @@ unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct
     const unsigned int probe = own ? (unsigned int)(size_value(&own->order) % count) : 0;
     bool any = false;
 
-    *ret_own = true;
     for (unsigned int i = 0; i < count; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
@@ -42,7 +40,6 @@ unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct
         if (magazine->deferred) {
             any = true;
             atomic_fetch_sub(&pool->shown.deferring, 1);
-            *ret_own = *ret_own && magazine->deferred_by == &magazine_index;
         }
         magazine->deferred = NULL;
         magazine->deferred_count = magazine->deferred_large = 0;
@@ -138,9 +135,11 @@ static enum pool_deferred deferred_by(const struct magazine *magazine)
     enum pool_deferred by = POOL_DEFERRED_NONE;
 
     for (const struct block *block = magazine->deferred; block; block = block->link) {
+        if (!block->freed && block->freed_by == &magazine_index)
+            return POOL_DEFERRED_OWN;
         if (!block->freed)
-            return magazine->deferred_by == &magazine_index ? POOL_DEFERRED_OWN : POOL_DEFERRED_OTHERS;
-        if (!freed_is_marked(block->freed))
+            by = POOL_DEFERRED_OTHERS;
+        else if (!freed_is_marked(block->freed) && by == POOL_DEFERRED_NONE)
             by = POOL_DEFERRED_UNKNOWN;
     }
     return by;

@@ -37,17 +37,14 @@ static inline size_t deferred_async_note(struct magazine *magazine, size_t place
     return places | place;
 }
 
-/* With the magazine's lock: defer a PENDING block. freed: see struct block. */
-static inline void magazine_defer(struct pool *pool, struct magazine *magazine, struct block *block, uint64_t freed)
+/* With the magazine's lock: defer a PENDING block, whose freed and freed_by the thread that freed it has set. */
+static inline void magazine_defer_again(struct pool *pool, struct magazine *magazine, struct block *block)
 {
     const size_t size = block->size;
 
-    block->freed = freed;
-    if (freed_is_marked(freed))
+    if (freed_is_marked(block->freed))
         size_set(&magazine->deferred_async,
-                 deferred_async_note(magazine, size_value(&magazine->deferred_async), freed));
-    if (magazine->deferred_by != &magazine_index)
-        magazine->deferred_by = magazine->deferred ? NULL : &magazine_index;
+                 deferred_async_note(magazine, size_value(&magazine->deferred_async), block->freed));
     if (!magazine->deferred)
         atomic_fetch_add(&pool->shown.deferring, 1);
     block->link = magazine->deferred;
@@ -56,6 +53,14 @@ static inline void magazine_defer(struct pool *pool, struct magazine *magazine, 
     if (size >= LARGE_MIN)
         magazine->deferred_large++;
     book(&magazine->deferred_bytes, native_size(size));
+}
+
+/* As magazine_defer_again, for a block that the calling thread frees. freed: see struct block. */
+static inline void magazine_defer(struct pool *pool, struct magazine *magazine, struct block *block, uint64_t freed)
+{
+    block->freed = freed;
+    block->freed_by = &magazine_index;
+    magazine_defer_again(pool, magazine, block);
 }
 
 /* A magazine's share of the deferred-free budget, in bytes. */
@@ -77,10 +82,8 @@ static inline bool magazine_has_room(const struct pool *pool, const struct magaz
 }
 
 /* With no lock: take over all blocks that this magazine defers (NULL: that any does), and those of magazines that defer
- * too much. Returns the number of magazines to look at in ret_deferred, 0 if none had any. *ret_own: the calling thread
- * has freed them all. */
-unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct block *ret_deferred[MAGAZINES],
-                           bool *ret_own);
+ * too much. Returns the number of magazines to look at in ret_deferred, 0 if none had any. */
+unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct block *ret_deferred[MAGAZINES]);
 /* With no lock: is a block of pool_free_async deferred? */
 bool deferred_async_any(const struct pool *pool);
 /* As deferred_take, those of pool_free_async alone up to these numbers, one for each place. */

@@ -246,7 +246,7 @@ void pool_flush(struct pool *pool);
 enum pool_deferred {
     POOL_DEFERRED_NONE,
     POOL_DEFERRED_UNKNOWN, /* POOL_FREED_UNMARKED alone */
-    POOL_DEFERRED_OTHERS,  /* or mixed with the calling thread's in one magazine */
+    POOL_DEFERRED_OTHERS,
     POOL_DEFERRED_OWN,     /* some are the calling thread's */
 };
 enum pool_deferred pool_deferred_by(struct pool *pool);

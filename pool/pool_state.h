@@ -44,7 +44,6 @@ struct magazine {
     _Atomic ptrdiff_t handed;      /* bytes handed out here less bytes freed here, since handed_collect */
     _Atomic ptrdiff_t handed_most; /* the maximum of that */
     struct block *deferred;        /* deferred blocks: PENDING and not ordered yet */
-    const void *deferred_by;       /* &magazine_index of the thread that freed all of them; NULL: several have */
     _Atomic size_t deferred_bytes; /* by native_size */
     _Atomic size_t hits, carved, frees, order, deferrals; /* parts of pool_stats; carved are hits, too */
     _Atomic size_t frees_seen;                            /* the value of frees when another thread last checked

@@ -75,8 +75,8 @@ void block_publish(struct pool *pool, struct block *block, int rc)
         magazine_put_or_coalesce(pool, magazine, block, block->size);
 }
 
-/* As block_publish, for the deferred blocks of a magazine. own: this thread has freed them. */
-static void list_publish(struct pool *pool, struct magazine *magazine, struct block *block, bool own, int rc)
+/* As block_publish, for the deferred blocks of a magazine. */
+static void list_publish(struct pool *pool, struct magazine *magazine, struct block *block, int rc)
 {
     struct block *next;
 
@@ -85,8 +85,7 @@ static void list_publish(struct pool *pool, struct magazine *magazine, struct bl
         for (; block; block = next) {
             next = block->link;
             if (rc) {
-                magazine_defer(pool, magazine, block, block->freed);
-                magazine->deferred_by = own ? magazine->deferred_by : NULL;
+                magazine_defer_again(pool, magazine, block);
             } else if (!magazine_put(magazine, block)) {
                 break;
             }
@@ -144,7 +143,7 @@ static void publish_async(struct pool *pool)
     taken = order->freed_async_ended(pool->config.arg, ended) ? deferred_take_async(pool, ended, lists) : 0;
     rc = taken && order->fill ? fill(pool, lists, MAGAZINES) : 0;
     for (unsigned int i = 0; i < taken; i++)
-        list_publish(pool, &pool->magazines[i], lists[i], /* own: */ false, rc);
+        list_publish(pool, &pool->magazines[i], lists[i], rc);
     if (taken && !rc)
         budget_after(pool);
     atomic_fetch_sub(&pool->shown.asking, 1);
@@ -161,6 +160,16 @@ static bool all_marked(struct block *const lists[MAGAZINES])
     return true;
 }
 
+/* Has the calling thread freed all of these blocks? */
+static bool all_own(struct block *const lists[MAGAZINES])
+{
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        for (const struct block *block = lists[i]; block; block = block->link)
+            if (block->freed_by != &magazine_index)
+                return false;
+    return true;
+}
+
 /*
  * Order all work handed to the device so far before later work. Then block (NULL: none) and all blocks deferred before
  * the call can be handed out; with batched frees, mainly those in this thread's magazine, see deferred_take. An order()
@@ -173,7 +182,6 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
     const struct magazine *own = NULL;
     unsigned int taken = 0;
     const bool taking = takes_deferred(pool, block != NULL);
-    bool is_own = false;
     int rc;
 
     if (taking && !block) {
@@ -186,12 +194,12 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
         atomic_fetch_add(&pool->shown.asking, how == POOL_ORDER_ASK);
         if (block && pool->config.deferred_min)
             own = &pool->magazines[magazine_index % MAGAZINES];
-        taken = deferred_take(pool, own, lists, &is_own);
+        taken = deferred_take(pool, own, lists);
     }
     if (block)
         block->link = NULL;
     lists[MAGAZINES] = block;
-    if (how == POOL_ORDER_DEVICE && is_own)
+    if (how == POOL_ORDER_DEVICE && all_own(lists))
         how = POOL_ORDER_OWN;
     /* Other threads may have taken all deferred blocks meanwhile: then there is nothing to order. Nor is there for a
      * request that natively is refused: even on the device its wait is not owed. */
@@ -200,7 +208,7 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
     else
         rc = -EBUSY;
     for (unsigned int i = 0; i < taken; i++)
-        list_publish(pool, &pool->magazines[i], lists[i], is_own, rc);
+        list_publish(pool, &pool->magazines[i], lists[i], rc);
     if (taking) {
         atomic_fetch_sub(&pool->shown.asking, how == POOL_ORDER_ASK);
         atomic_fetch_sub(&pool->shown.ordering, 1);

@@ -43,6 +43,7 @@ struct block {
     struct segment *segment;
     struct block *bin_prev, *link; /* a bin's list; link alone: a magazine's lists, and the list of spares */
     struct block *prev, *next;     /* neighbours by address, in the same segment */
+    const void *freed_by;          /* while it is deferred: &magazine_index of the thread that freed it */
 } __attribute__((aligned(128)));
 
 /* One allocation of the backend, cut into blocks. */

@@ -301,8 +301,18 @@ static int releasing_main(void *unused)
     return 0;
 }
 
+static int pair_main(void *unused)
+{
+    void *p;
+
+    OK(cudaMalloc(&p, 6 * BT_MIB));
+    OK(cudaFree(p));
+    return 0;
+}
+
 /* Memory that this thread has freed before is there for a request of a stream, whatever another thread's free in the
- * driver waits for. With CUPOOL_FREE=relaxed the order of small blocks comes after that work. */
+ * driver waits for. With CUPOOL_FREE=relaxed the order of small blocks comes after that work, also where another thread
+ * has freed the last of them. */
 BT_TEST(freed_beside_free)
 {
     const char *policy = getenv("CUPOOL_FREE");
@@ -322,6 +332,10 @@ BT_TEST(freed_beside_free)
     OK(cudaFree(p));
     for (int i = 0; i < 16; i++)
         OK(cudaFree(small[i]));
+    if (relaxed) { /* other policies' frees wait here, as natively */
+        TRY(bt_thread_start(&releasing, pair_main, NULL));
+        TRY(bt_thread_join(&releasing));
+    }
     TRY(passing_begin(&thread, &pitched));
     if (relaxed)
         TRY(bt_thread_start(&releasing, releasing_main, NULL));

@@ -61,13 +61,15 @@ MUTANTS = [
     Mutant("deferred blocks are not there beside a free in the driver", ["waits static relaxed / freed_beside_free"], [
         ("deferred = bytes || !freeing ? POOL_DEFERRED_NONE : pool_deferred_by(context->pool);", "deferred = POOL_DEFERRED_NONE;")]),
     Mutant("what cudaFreeAsync has freed is waited for beside a free in the driver", ["deferred"], [
-        ("if (!freed_is_marked(block->freed)) by = POOL_DEFERRED_UNKNOWN;", "by = POOL_DEFERRED_UNKNOWN;")]),
+        ("else if (!freed_is_marked(block->freed) && by ==", "else if (by ==")]),
     Mutant("others' deferred blocks are waited for as one's own", ["deferred"], [
-        ("return magazine->deferred_by == &magazine_index ? POOL_DEFERRED_OWN : POOL_DEFERRED_OTHERS;", "return POOL_DEFERRED_OWN;")]),
+        ("if (!block->freed && block->freed_by == &magazine_index) return", "if (!block->freed) return")]),
+    Mutant("another thread's deferred block on top hides one's own below", ["deferred", "waits static relaxed / freed_beside_free"], [
+        ("if (!block->freed) by = POOL_DEFERRED_OTHERS;", "if (!block->freed) return POOL_DEFERRED_OTHERS;")]),
     Mutant("others' deferred blocks shorten the wait for one's own", ["deferred"], [
         ("most = by > most ? by : most;", "most = by && (!most || by < most) ? by : most;")]),
     Mutant("what a stream has freed beside a free in the driver hides what its thread has freed", ["deferred"], [
-        ("if (!block->freed) return magazine->deferred_by", "if (!block->freed && by == POOL_DEFERRED_NONE) return magazine->deferred_by")]),
+        ("if (!block->freed && block->freed_by == &magazine_index) return", "if (!block->freed && by == POOL_DEFERRED_NONE && block->freed_by == &magazine_index) return")]),
     Mutant("what a stream has freed beside a free in the driver is not there after that",
            ["deferred", *scenes("freed_by_stream_beside_free")], [("by = POOL_DEFERRED_UNKNOWN;", "by = POOL_DEFERRED_NONE;")]),
     Mutant("what a stream has freed beside a free in the driver is waited for as one's own",

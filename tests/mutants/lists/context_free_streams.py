@@ -50,9 +50,9 @@ MUTANTS = [
     Mutant("deferred blocks of any kind go by the streams' word", ["shim_free_streams"], [
         ("if (freed_is_marked(block->freed) && block->freed <=", "if (block->freed <=")]),
     Mutant("blocks that were put back go by the streams' word", ["shim_free_streams"], [
-        ("magazine_defer(pool, magazine, block, block->freed);", "magazine_defer(pool, magazine, block, 1);")]),
+        ("magazine_defer_again(pool, magazine, block); } else if", "block->freed = 1; magazine_defer_again(pool, magazine, block); } else if")]),
     Mutant("blocks that were put back do not go by the streams' word", ["shim_free_streams"], [
-        ("magazine_defer(pool, magazine, block, block->freed);", "magazine_defer(pool, magazine, block, 0);")]),
+        ("magazine_defer_again(pool, magazine, block); } else if", "block->freed = 0; magazine_defer_again(pool, magazine, block); } else if")]),
     Mutant("blocks of later generations go by the streams' word", ["shim_free_streams"], [
         ("if (freed_is_marked(block->freed) && block->freed <= ended[block->freed % POOL_PLACES]) {", "if (freed_is_marked(block->freed)) {")]),
     Mutant("a later block hides an earlier one", ["shim_free_streams"], [

@@ -111,7 +111,7 @@ MUTANTS = [
     Mutant("a block is published although ordering failed", ["order"], [
         ("if (rc == 0) { count_up(&magazine->order);", "if (rc <= 0) { count_up(&magazine->order);")]),
     Mutant("deferred blocks are taken off the list without the lock", ["threads"], [
-        ("magazine_visit(magazine); ret_deferred[i] = magazine->deferred; if (magazine->deferred) { any = true; atomic_fetch_sub(&pool->shown.deferring, 1); *ret_own = *ret_own && magazine->deferred_by == &magazine_index; } magazine->deferred = NULL; magazine->deferred_count = magazine->deferred_large = 0; size_set(&magazine->deferred_async, 0); "
+        ("magazine_visit(magazine); ret_deferred[i] = magazine->deferred; if (magazine->deferred) { any = true; atomic_fetch_sub(&pool->shown.deferring, 1); } magazine->deferred = NULL; magazine->deferred_count = magazine->deferred_large = 0; size_set(&magazine->deferred_async, 0); "
          "size_set(&magazine->deferred_bytes, 0); magazine_unlock(magazine);",
          "ret_deferred[i] = magazine->deferred; magazine->deferred = NULL; magazine->deferred_count = 0; size_set(&magazine->deferred_bytes, 0);")], 10),
     Mutant("relaxed: deferred blocks are handed out", ["order", "stamp relaxed"], [
@@ -119,14 +119,14 @@ MUTANTS = [
          "handed_sub(magazine, block->size); if (!magazine_put(magazine, block)) magazine_defer(pool, magazine, block, freed); }")]),
     Mutant("blocks deferred during an order are published by it", ["order"], [
         ("block_publish(pool, block, rc); } release_some(pool);",
-         "block_publish(pool, block, rc); if (rc == 0) { struct block *lists[MAGAZINES] = {NULL}, *next; struct deferred_of of; deferred_take(pool, NULL, lists, &of); "
+         "block_publish(pool, block, rc); if (rc == 0) { struct block *lists[MAGAZINES] = {NULL}, *next; deferred_take(pool, NULL, lists); "
          "for (unsigned int i = 0; i < MAGAZINES; i++) for (; lists[i]; lists[i] = next) { next = lists[i]->link; magazine_put_or_coalesce(pool, &pool->magazines[i], lists[i], 0); } } } release_some(pool);")]),
     Mutant("a magazine that a segment's end has emptied counts as one with deferred blocks", ["life"], [
         ("if (some && !magazine->deferred) atomic_fetch_sub(&pool->shown.deferring, 1);", "")]),
     Mutant("a magazine that was emptied counts as one with deferred blocks", ["magazine", "order"], [
         ("if (magazine->deferred) { any = true; atomic_fetch_sub(&pool->shown.deferring, 1);", "if (magazine->deferred) {")]),
     Mutant("deferred frees of two threads count as the first one's own", ["order"], [
-        ("magazine->deferred ? NULL : &magazine_index;", "magazine->deferred ? magazine->deferred_by : &magazine_index;")]),
+        ("if (block->freed_by != &magazine_index) return false;", "return block->freed_by == &magazine_index;")]),
     Mutant("what streams have freed does not wait to be published", ["deferred", "waits static preloaded / freed_by_stream"], [
         ("later_set(pool); return 0;", "return 0;")]),
     Mutant("a question in vain takes what streams have freed from its thread", ["deferred"], [
@@ -147,11 +147,11 @@ MUTANTS = [
     Mutant("the device waits for nothing after another call has taken the deferred blocks", ["order"], [
         ("size_set(&magazine->deferred_bytes, 0); magazine_unlock(magazine); } return any ? count : 0;", "return count;")]),
     Mutant("deferred frees in another magazine count as one's own", ["order"], [
-        ("*ret_own = *ret_own && magazine->deferred_by == &magazine_index;", "")]),
+        ("if (block->freed_by != &magazine_index) return false;", "return !lists[1];")]),
     Mutant("frees that could not be ordered count as another thread's", ["order"], [
-        ("magazine->deferred_by = own ? magazine->deferred_by : NULL;", "magazine->deferred_by = NULL;")]),
+        ("magazine_defer_again(pool, magazine, block); } else if", "block->freed_by = NULL; magazine_defer_again(pool, magazine, block); } else if")]),
     Mutant("frees that could not be ordered become the ordering thread's own", ["order"], [
-        ("magazine->deferred_by = own ? magazine->deferred_by : NULL;", "")]),
+        ("magazine_defer_again(pool, magazine, block); } else if", "magazine_defer(pool, magazine, block, block->freed); } else if")]),
     Mutant("an error that waits in the context is not returned by cudaFree", [
         "faults / Faults.test_an_error_of_the_context_is_seen_at_the_free"], [
         ("release_some(pool); return rc == -EBUSY ? 0 : rc;", "release_some(pool); return 0;")]),
