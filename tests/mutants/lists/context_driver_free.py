@@ -64,7 +64,9 @@ MUTANTS = [
         ("else if (!freed_is_marked(block->freed) && by ==", "else if (by ==")]),
     Mutant("others' deferred blocks are waited for as one's own", ["deferred"], [
         ("if (!block->freed && block->freed_by == &magazine_index) return", "if (!block->freed) return")]),
-    Mutant("another thread's deferred block on top hides one's own below", ["deferred", "waits static relaxed / freed_beside_free"], [
+    Mutant("one's own deferred blocks are waited for as others'", ["deferred", "waits static relaxed / freed_beside_free"], [
+        ("if (!block->freed && block->freed_by == &magazine_index) return POOL_DEFERRED_OWN;", "")]),
+    Mutant("another thread's deferred block on top hides one's own below", ["deferred"], [
         ("if (!block->freed) by = POOL_DEFERRED_OTHERS;", "if (!block->freed) return POOL_DEFERRED_OTHERS;")]),
     Mutant("others' deferred blocks shorten the wait for one's own", ["deferred"], [
         ("most = by > most ? by : most;", "most = by && (!most || by < most) ? by : most;")]),
