@@ -259,6 +259,24 @@ CASE(fronts_leave_nothing_on_the_heap)
     assert_true(heap_bytes() <= before + 64);
 }
 
+/* Nor does a registry that ends with communicators, registrations and the program's own in it. */
+CASE(registries_leave_nothing_on_the_heap)
+{
+    size_t before = 0;
+
+    for (unsigned int i = 0; i < 100; i++) {
+        before = i == 50 ? heap_bytes() : before;
+        comm_new(0, 0, true);
+        assert_int_equal(nccl_reg_user_add(reg, nccl_fake_comm(0), &before, AT(1), 512), 0);
+        segment(0, 0);
+        assert_int_equal(collective(0, AT(0), 0), 0);
+        remove_segment(0);
+        nccl_reg_destroy(reg);
+        (void)setup(NULL);
+    }
+    assert_true(heap_bytes() <= before + 64);
+}
+
 /* Memory that peers do not map needs no care. */
 CASE(plain_memory)
 {

@@ -106,6 +106,21 @@ CASE(near_keeps_the_last_places_of_a_set)
     lookup_free(&near);
 }
 
+/* A cache that is cleared knows no place, in no way of any set. */
+CASE(near_is_cleared_everywhere)
+{
+    struct lookup near = {.count = 0};
+
+    for (uint64_t addr = 0; addr < 64 * LOOKUP_SETS * RANGE_SIZE; addr += RANGE_SIZE)
+        lookup_enter(&near, AT(0) + addr, 1, 3);
+    for (unsigned int i = 0; i < LOOKUP_SETS * LOOKUP_WAYS; i++)
+        assert_true(near.sets[i / LOOKUP_WAYS][i % LOOKUP_WAYS] != 0);
+    lookup_clear(&near);
+    for (unsigned int i = 0; i < LOOKUP_SETS * LOOKUP_WAYS; i++)
+        assert_int_equal(near.sets[i / LOOKUP_WAYS][i % LOOKUP_WAYS], 0);
+    lookup_free(&near);
+}
+
 /* A send from one place of a registration matters to collectives in its others. */
 CASE(each_place_knows_of_a_send)
 {

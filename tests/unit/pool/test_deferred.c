@@ -363,8 +363,10 @@ KEPT_CASE(test_whose_frees)
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_NONE);
     assert_int_equal(pool_free_async(addr[3], POOL_PLACES), 0);
     env->fake->how = POOL_ORDER_FREE;
+    env->pool->shown.budget = 32 * MIB;
     pool_trim(env->pool, "test");
-    assert_int_equal(env->fake->how, POOL_ORDER_FREE); /* nothing is ordered */
+    assert_int_equal(env->fake->how, POOL_ORDER_FREE);   /* nothing is ordered */
+    assert_int_equal(env->pool->shown.budget, 32 * MIB); /* so nothing is learnt from it */
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_NONE);
     release(addr[0]);
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_OWN);
@@ -380,5 +382,10 @@ KEPT_CASE(test_whose_frees)
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_UNKNOWN);
     release(alloc(env->pool, 2 * MIB));
     assert_int_equal(pool_free_async(alloc(env->pool, 2 * MIB), POOL_FREED_UNMARKED), 0);
+    assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_OWN);
+    pool_trim(env->pool, "test");
+    config.deferred_min = 0;
+    env_pool(env, &config);
+    release_unordered(env, alloc(env->pool, 2 * MIB));
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_OWN);
 }

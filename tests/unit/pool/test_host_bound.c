@@ -166,6 +166,7 @@ CASE(test_refusal)
     put_all(a, 3, 20 * MIB);
     b = get(60 * MIB); /* natively the frees have waited, and all of it is there */
     assert_int_equal(stats().refused, 1);
+    assert_int_equal(stats().passing, 0); /* it is the pool's */
     assert_int_equal(program_alloc(&fake, &plain, 60 * MIB, ID, &a[0]), -ENOMEM);
     put(b, 60 * MIB);
     assert_int_equal(stats().failed, 1);

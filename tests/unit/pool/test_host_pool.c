@@ -21,6 +21,9 @@ CASE(test_size_classes_waste_little)
         last = size;
     }
     assert_int_equal(last, HOST_SIZE_MAX);
+    assert_int_equal(host_round(1), HOST_GRANULE);
+    assert_int_equal(host_round(HOST_PAGE), HOST_PAGE);
+    assert_int_equal(host_round(MIB + 1), MIB + HOST_PAGE);
 }
 
 /* Take all free memory of slabs: a small request is then served by freed blocks or by the driver. */
