@@ -389,3 +389,39 @@ KEPT_CASE(test_whose_frees)
     release_unordered(env, alloc(env->pool, 2 * MIB));
     assert_int_equal(pool_deferred_by(env->pool), POOL_DEFERRED_OWN);
 }
+
+static bool all_have_ended(void *arg, uint64_t ret_ended[POOL_PLACES])
+{
+    memset(ret_ended, 0xff, POOL_PLACES * sizeof(ret_ended[0]));
+    return true;
+}
+
+static int refuse_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh)
+{
+    return fresh ? 0 : -EBUSY;
+}
+
+/* What a stream's word has published widens the budget again, if it could be filled. */
+KEPT_CASE(test_streams_word_widens_the_budget)
+{
+    struct pool_config config = fake_config(env->fake);
+    struct pool_order_ops order = *config.order;
+    uint64_t addr[2];
+
+    config.deferred_min = 64 * MIB;
+    order.freed_async_ended = all_have_ended;
+    config.order = &order;
+    env_pool(env, &config);
+    alloc_all(env->pool, addr, 2, 2 * MIB);
+    env->pool->shown.budget = 8 * MIB;
+    order.fill = refuse_fill;
+    assert_int_equal(pool_free_async(addr[0], POOL_PLACES), 0);
+    pool_flush(env->pool);
+    assert_int_equal(deferred_bytes(env->pool), 2 * MIB);
+    assert_int_equal(env->pool->shown.budget, 8 * MIB);
+    order.fill = NULL;
+    pool_flush(env->pool);
+    assert_int_equal(deferred_bytes(env->pool), 0);
+    assert_true(env->pool->shown.budget > 8 * MIB);
+    ENV_WITH(env, deferred_min = 0); /* the operations are this function's */
+}
