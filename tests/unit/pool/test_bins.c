@@ -41,7 +41,7 @@ CASE_WITH(test_find_in_empty_bins_returns_null, setup, NULL)
 {
     assert_null(find(&bins, G, ANY, true));
     assert_null(find(&bins, (size_t)1 << 47, ANY, false));
-    assert_null(find(&bins, ((size_t)1 << 48) - G, ANY, true)); /* of the last bin: there is no next one */
+    assert_null(find(&bins, SIZE_MAX - G + 1, ANY, true)); /* of the last bin: there is no next one */
 }
 
 CASE_WITH(test_find_of_any_size_finds_block_of_that_size, setup, NULL)
