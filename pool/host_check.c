@@ -34,7 +34,6 @@ static const char *block_check(const struct host_pool *pool, const struct host_b
     REQUIRE(block->state != HOST_NOWHERE);
     REQUIRE((block->state == HOST_FRONT) == (segment->starts && block == segment->first));
     REQUIRE(!segment->starts || segment->starts[(block->addr - segment->addr) / HOST_GRANULE] == block);
-    REQUIRE(!block->after || block->after->before == block);
     REQUIRE(block->state != HOST_RANGE || !block->after || block->after->state != HOST_RANGE);
     sums->listed += block->state == HOST_RANGE || block->state == HOST_WAITING || block->state == HOST_READY;
     sums->lent += block->state == HOST_LENT;
@@ -54,11 +53,12 @@ static const char *block_check(const struct host_pool *pool, const struct host_b
 
 static const char *segment_check(const struct host_pool *pool, const struct host_segment *segment, struct sums *sums)
 {
+    const struct host_block *before = NULL;
     uint64_t at = segment->addr;
     unsigned int live = 0, starts = 0;
 
-    for (const struct host_block *block = segment->first; block; block = block->after) {
-        REQUIRE(block->addr == at && block->segment == segment);
+    for (const struct host_block *block = segment->first; block; before = block, block = block->after) {
+        REQUIRE(block->addr == at && block->segment == segment && block->before == before);
         at += block->size;
         live += block->state == HOST_LIVE || block->state == HOST_LENT;
         starts++;

@@ -122,7 +122,8 @@ static bool idle_sound(const struct pool *pool, size_t count)
 {
     const struct segment *prev = NULL;
 
-    for (const struct segment *segment = pool->idle_first; segment; prev = segment, segment = segment->idle_next, count--)
+    for (const struct segment *segment = pool->idle_first; segment;
+         prev = segment, segment = segment->idle_next, count--)
         if (segment->idle_prev != prev || segment->withdrawn || !is_free(segment->first) || segment->first->next)
             return false;
     return !count && prev == pool->idle_last;

@@ -23,7 +23,7 @@ struct falsify_member {
 };
 #define FALSIFY_MEMBER(type, member, wrong)                                                                            \
     {                                                                                                                  \
-        #type "." #member, offsetof(struct type, member), sizeof(((struct type *)0)->member), wrong                    \
+#type "." #member, offsetof(struct type, member), sizeof(((struct type *)0)->member), wrong                    \
     }
 #define FALSIFY_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
