@@ -14,8 +14,17 @@
             return #condition;                                                                                         \
     } while (0)
 
+/* A fault that another check finds is one of this check. */
+#define SOUND(check)                                                                                                   \
+    do {                                                                                                               \
+        const char *fault_ = (check);                                                                                  \
+                                                                                                                       \
+        if (fault_)                                                                                                    \
+            return fault_;                                                                                             \
+    } while (0)
+
 struct sums {
-    uint64_t live, blocks, waiting, held, idle, passing, listed, out;
+    uint64_t live, blocks, waiting, held, idle, passing, listed, lent;
 };
 
 static const char *block_check(const struct host_pool *pool, const struct host_block *block, struct sums *sums)
@@ -25,10 +34,9 @@ static const char *block_check(const struct host_pool *pool, const struct host_b
     REQUIRE(block->state != HOST_NOWHERE);
     REQUIRE((block->state == HOST_FRONT) == (segment->starts && block == segment->first));
     REQUIRE(!segment->starts || segment->starts[(block->addr - segment->addr) / HOST_GRANULE] == block);
-    REQUIRE(!block->after || block->after->before == block);
     REQUIRE(block->state != HOST_RANGE || !block->after || block->after->state != HOST_RANGE);
     sums->listed += block->state == HOST_RANGE || block->state == HOST_WAITING || block->state == HOST_READY;
-    sums->out += block->state == HOST_LENT && block->lent == HOST_LENT_OUT;
+    sums->lent += block->state == HOST_LENT;
     if (block->state == HOST_LIVE || (block->state == HOST_LENT && block->lent == HOST_LENT_OUT)) {
         REQUIRE(block->requested && block->requested <= block->size);
         REQUIRE(block->addr % host_unit(block->requested) == 0);
@@ -45,18 +53,16 @@ static const char *block_check(const struct host_pool *pool, const struct host_b
 
 static const char *segment_check(const struct host_pool *pool, const struct host_segment *segment, struct sums *sums)
 {
+    const struct host_block *before = NULL;
     uint64_t at = segment->addr;
     unsigned int live = 0, starts = 0;
-    const char *fault;
 
-    for (const struct host_block *block = segment->first; block; block = block->after) {
-        REQUIRE(block->addr == at && block->segment == segment);
+    for (const struct host_block *block = segment->first; block; before = block, block = block->after) {
+        REQUIRE(block->addr == at && block->segment == segment && block->before == before);
         at += block->size;
         live += block->state == HOST_LIVE || block->state == HOST_LENT;
         starts++;
-        fault = block_check(pool, block, sums);
-        if (fault)
-            return fault;
+        SOUND(block_check(pool, block, sums));
     }
     REQUIRE(at == segment->addr + segment->size);
     REQUIRE(live == segment->live);
@@ -86,52 +92,52 @@ static const char *list_check(const struct host_list *list, enum host_state stat
 
 static const char *family_check(const struct host_family *family, uint64_t *ret_listed)
 {
-    const char *fault = NULL;
-
-    for (unsigned int i = 0; !fault && i < HOST_CLASSES; i++) {
-        fault = list_check(&family->waiting[i], HOST_WAITING, i, ret_listed);
-        if (!fault)
-            fault = list_check(&family->ready[i], HOST_READY, i, ret_listed);
+    for (unsigned int i = 0; i < HOST_CLASSES; i++) {
+        SOUND(list_check(&family->waiting[i], HOST_WAITING, i, ret_listed));
+        SOUND(list_check(&family->ready[i], HOST_READY, i, ret_listed));
     }
-    for (unsigned int i = 0; !fault && i < HOST_BINS; i++) {
+    for (unsigned int i = 0; i < HOST_BINS; i++) {
         REQUIRE(!family->bins[i].first == !(family->bin_set[i / 64] >> i % 64 & 1));
-        fault = list_check(&family->bins[i], HOST_RANGE, i, ret_listed);
+        SOUND(list_check(&family->bins[i], HOST_RANGE, i, ret_listed));
     }
-    return fault;
-}
-
-static const char *lent_check(const struct host_list *list, enum host_lent lent, unsigned int index, unsigned int count)
-{
-    for (const struct host_block *block = list->first; block; block = block->next, count--)
-        REQUIRE(block->state == HOST_LENT && block->lent == lent && block->shard == index && count);
-    REQUIRE(!count);
     return NULL;
 }
 
-static const char *shard_check(const struct host_pool *pool, unsigned int index, uint64_t *ret_out)
+/* Adds the number of blocks to *ret_count. */
+static const char *lent_check(const struct host_list *list, enum host_lent lent, unsigned int shard,
+                              unsigned int *ret_count)
+{
+    const struct host_block *last = NULL;
+
+    for (const struct host_block *block = list->first; block; last = block, block = block->next) {
+        REQUIRE(block->prev == last && block->state == HOST_LENT && block->lent == lent && block->shard == shard);
+        (*ret_count)++;
+    }
+    REQUIRE(list->last == last);
+    return NULL;
+}
+
+static const char *shard_check(const struct host_pool *pool, unsigned int index, uint64_t *ret_lent)
 {
     const struct host_shard *shard = &pool->shards[index];
-    const char *fault = lent_check(&shard->freed, HOST_LENT_FREED, index, shard->freed_count);
-    unsigned int out = 0;
+    unsigned int freed = 0, kept = 0, out = 0;
 
-    if (!fault)
-        fault = lent_check(&shard->kept, HOST_LENT_KEPT, index, shard->kept_count);
-    for (const struct host_block *block = shard->kept.first; !fault && block; block = block->next)
+    SOUND(lent_check(&shard->freed, HOST_LENT_FREED, index, &freed));
+    SOUND(lent_check(&shard->kept, HOST_LENT_KEPT, index, &kept));
+    REQUIRE(freed == shard->freed_count && kept == shard->kept_count);
+    for (const struct host_block *block = shard->kept.first; block; block = block->next)
         REQUIRE(block->stamp <= pool->tokens.epoch && (!block->next || block->stamp <= block->next->stamp));
-    for (unsigned int i = 0; !fault && i < HOST_MAGAZINES; i++)
-        fault = lent_check(&shard->magazines[i].list, HOST_LENT_READY, index, shard->magazines[i].count);
-    for (unsigned int i = 0; !fault && i < HOST_SHARD_BUCKETS; i++) {
-        unsigned int count = 0;
-
-        for (const struct host_block *block = shard->buckets[i].first; block; block = block->next)
-            count++;
-        fault = lent_check(&shard->buckets[i], HOST_LENT_OUT, index, count);
-        out += count;
-    }
-    if (fault)
-        return fault;
+    for (unsigned int i = 0; i < HOST_SHARD_BUCKETS; i++)
+        SOUND(lent_check(&shard->buckets[i], HOST_LENT_OUT, index, &out));
     REQUIRE(out == shard->out);
-    *ret_out += out;
+    *ret_lent += freed + kept + out;
+    for (unsigned int i = 0; i < HOST_MAGAZINES; i++) {
+        unsigned int ready = 0;
+
+        SOUND(lent_check(&shard->magazines[i].list, HOST_LENT_READY, index, &ready));
+        REQUIRE(ready == shard->magazines[i].count);
+        *ret_lent += ready;
+    }
     return NULL;
 }
 
@@ -142,7 +148,7 @@ static const char *tokens_check(const struct host_tokens *tokens)
 
     for (const struct host_token *token = tokens->first; token; epoch = token->epoch, token = token->next)
         REQUIRE(token->epoch > epoch && token->epoch < tokens->epoch && !token->gone);
-    REQUIRE(epoch <= tokens->recorded && tokens->recorded < tokens->epoch);
+    REQUIRE(epoch <= tokens->recorded);
     REQUIRE(epoch == tokens->recorded || tokens->recorded <= tokens->done);
     REQUIRE(tokens->done < tokens->epoch);
     return NULL;
@@ -151,24 +157,18 @@ static const char *tokens_check(const struct host_tokens *tokens)
 static const char *pool_fault(const struct host_pool *pool)
 {
     struct sums sums = {0};
-    uint64_t listed = 0, out = 0;
-    const char *fault = NULL;
+    uint64_t listed = 0, lent = 0;
 
-    for (size_t i = 0; !fault && i < pool->table_count; i++) {
+    for (size_t i = 0; i < pool->table_count; i++) {
         REQUIRE(!i || pool->table[i - 1]->addr + pool->table[i - 1]->size <= pool->table[i]->addr);
-        fault = segment_check(pool, pool->table[i], &sums);
+        SOUND(segment_check(pool, pool->table[i], &sums));
     }
-    for (const struct host_family *family = pool->families; !fault && family; family = family->next)
-        fault = family_check(family, &listed);
-    for (unsigned int i = 0; !fault && i < HOST_SHARDS; i++)
-        fault = shard_check(pool, i, &out);
-    if (fault)
-        return fault;
-    REQUIRE(out == sums.out);
-    fault = tokens_check(&pool->tokens);
-    if (fault)
-        return fault;
-    REQUIRE(listed == sums.listed);
+    for (const struct host_family *family = pool->families; family; family = family->next)
+        SOUND(family_check(family, &listed));
+    for (unsigned int i = 0; i < HOST_SHARDS; i++)
+        SOUND(shard_check(pool, i, &lent));
+    SOUND(tokens_check(&pool->tokens));
+    REQUIRE(listed == sums.listed && lent == sums.lent);
     REQUIRE(sums.live == pool->stats.live && sums.blocks == pool->stats.blocks);
     REQUIRE(sums.waiting == pool->stats.waiting && sums.passing == pool->stats.passing);
     REQUIRE(sums.held <= pool->stats.held && sums.idle == pool->stats.idle);

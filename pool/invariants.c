@@ -13,21 +13,22 @@
 #include "map.h"
 #include "pool.h"
 
-static const char *segment_fault(struct pool *pool, struct segment *segment, size_t *ret_live)
+static const char *segment_fault(struct pool *pool, struct segment *segment)
 {
     uint64_t at = segment->addr + segment->skip;
+    const struct block *prev = NULL;
     size_t used = 0;
 
     if (!segment->first)
         return "a segment has no blocks";
     if (segment->skip && (segment->skip != POOL_GRANULE || !segment->shared))
         return "a segment skips what it should hand out";
-    for (struct block *block = segment->first; block; block = block->next) {
+    for (struct block *block = segment->first; block; prev = block, block = block->next) {
         const int state = atomic_load(&block->state);
 
         if (block->addr != at || !block->size || block->size % POOL_GRANULE)
             return "blocks do not tile their segment";
-        if (block->segment != segment || (block->next && block->next->prev != block))
+        if (block->segment != segment || block->prev != prev)
             return "broken links";
         if (state == BLOCK_FREE && is_free(block->next) && !segment->withdrawn)
             return "free neighbours were not merged";
@@ -42,15 +43,14 @@ static const char *segment_fault(struct pool *pool, struct segment *segment, siz
         return "a segment's used bytes are wrong";
     if (segment->exposed ? segment->shared || segment->withdrawn || !segment->first->next
                          : !segment->shared && !segment->withdrawn && segment->first->next &&
-                               (is_free(segment->first) || !is_free(segment->first->next) ||
-                                segment->first->next->next || segment->first->next->size >= LARGE_MIN))
+                               (!is_free(segment->first->next) || segment->first->next->next ||
+                                segment->first->next->size >= LARGE_MIN))
         return "a segment is packed and says that it is not, or the other way round";
     if (segment->shared ? segment->owner < pool->magazines || segment->owner >= pool->magazines + magazine_count(pool)
                         : segment->owner != NULL)
         return "a segment's owner is wrong";
     if (segment->pool != pool || map_segment_get(segment->addr + segment->size - 1) != segment)
         return "the map disagrees with a segment";
-    *ret_live += used;
     return NULL;
 }
 
@@ -80,7 +80,7 @@ static bool magazines_sound(const struct pool *pool)
         for (block = magazine->strays; block && listed <= count; block = block->link, listed++, strays++)
             if (atomic_load(&block->state) != BLOCK_CACHED || block->list >= HASH_LISTS)
                 return false;
-        if (listed > count || listed != magazine->cached_count || strays != magazine->strays_count ||
+        if (listed != magazine->cached_count || strays != magazine->strays_count ||
             (listed && (!magazine->used || i >= magazine_count(pool))))
             return false;
         count -= listed;
@@ -117,48 +117,56 @@ static bool books_sound(const struct pool *pool, const struct magazine *owner)
     return live == atomic_load(&books->live) && idle == atomic_load(&books->idle);
 }
 
-/* The number of segments on the list of idle ones; more than count if the list is broken. */
-static size_t idle_listed(const struct pool *pool, size_t count)
+/* True if the list of idle segments has so many segments, each of which may be there. */
+static bool idle_sound(const struct pool *pool, size_t count)
 {
-    const struct segment *segment, *prev = NULL;
-    size_t listed = 0;
+    const struct segment *prev = NULL;
 
-    for (segment = pool->idle_first; segment && listed <= count; prev = segment, segment = segment->idle_next)
-        listed += segment->idle_prev == prev && !segment->withdrawn && is_free(segment->first) && !segment->first->next
-                      ? 1
-                      : count + 1;
-    return prev == pool->idle_last ? listed : count + 1;
+    for (const struct segment *segment = pool->idle_first; segment;
+         prev = segment, segment = segment->idle_next, count--)
+        if (segment->idle_prev != prev || segment->withdrawn || !is_free(segment->first) || segment->first->next)
+            return false;
+    return !count && prev == pool->idle_last;
 }
 
-int pool_check(struct pool *pool, char *buf, size_t len)
+/* With all locks: the first thing that is wrong, or NULL. */
+static const char *pool_fault(struct pool *pool)
 {
-    size_t live = 0, held = 0, exposed = 0, wholly = 0, withdrawn = 0, whole = 0;
-    const char *fault = NULL;
+    size_t held = 0, exposed = 0, wholly = 0, withdrawn = 0, whole = 0;
 
-    locks_take(pool);
-    for (struct segment *segment = pool->segments; segment && !fault; segment = segment->next) {
-        fault = segment_fault(pool, segment, &live);
+    for (struct segment *segment = pool->segments; segment; segment = segment->next) {
+        const char *fault = segment_fault(pool, segment);
+
+        if (fault)
+            return fault;
         held += segment->size;
         withdrawn += segment->withdrawn && !segment->used ? segment->size : 0;
         exposed += segment->exposed;
         wholly += segment_wholly(segment, segment->exposed);
         whole += !segment->withdrawn && is_free(segment->first) && !segment->first->next;
     }
-    if (!fault && live != live_bytes(pool))
-        fault = "live bytes are wrong";
-    for (unsigned int i = 0; !fault && i <= magazine_count(pool); i++)
+    for (unsigned int i = 0; i <= MAGAZINES; i++)
         if (!books_sound(pool, i ? &pool->magazines[i - 1] : NULL))
-            fault = "the books of a magazine are wrong";
-    if (!fault && !magazines_sound(pool))
-        fault = "what the magazines have is wrong";
-    if (!fault && !handed_sound(pool))
-        fault = "bytes in the program's hands are wrong";
-    if (!fault && idle_listed(pool, whole) != whole)
-        fault = "the list of idle segments is wrong";
-    if (!fault && held != pool->stats.held && !pool->releasing)
-        fault = "held bytes are wrong";
-    if (!fault && (withdrawn != pool->shown.withdrawn || exposed != pool->exposed || wholly != pool->exposed_wholly))
-        fault = "withdrawn or exposed bytes are wrong";
+            return "the books of a magazine are wrong";
+    if (!magazines_sound(pool))
+        return "what the magazines have is wrong";
+    if (!handed_sound(pool))
+        return "bytes in the program's hands are wrong";
+    if (!idle_sound(pool, whole))
+        return "the list of idle segments is wrong";
+    if (held != pool->stats.held && !pool->releasing)
+        return "held bytes are wrong";
+    if (withdrawn != pool->shown.withdrawn || exposed != pool->exposed || wholly != pool->exposed_wholly)
+        return "withdrawn or exposed bytes are wrong";
+    return NULL;
+}
+
+int pool_check(struct pool *pool, char *buf, size_t len)
+{
+    const char *fault;
+
+    locks_take(pool);
+    fault = pool_fault(pool);
     locks_give(pool);
     if (!fault)
         return 0;

@@ -68,7 +68,7 @@ static inline void put_all(const uint64_t *addrs, size_t count, size_t size)
         put(addrs[i], size);
 }
 
-static struct host_stats stats(void)
+static inline struct host_stats stats(void)
 {
     struct host_stats s;
 

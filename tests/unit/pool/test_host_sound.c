@@ -1,169 +1,334 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_host_sound.c - host_pool_check: each thing that is wrong is noticed. Other tests rely on it. */
+/*
+ * test_host_sound.c - host_pool_check finds what is broken, on books that the test falsifies (falsify.h): each number
+ * of each structure by itself, and more at once where one of them alone would be noticed by another part of the check.
+ * Other tests rely on it. The rows are in host_sound.txt.
+ */
 #include "host_env.h"
 
-static bool is_sound(void)
-{
-    char text[128] = "";
-    const bool sound = host_pool_check(fake.pool, text, sizeof(text)) == 0;
+#include "falsify.h"
+#include "record.h"
 
-    assert_true(sound == !text[0]);
-    return sound;
+static struct host_stats sound_stats;
+static struct falsify_places pools, segments, blocks, lists, families, shards, magazines, tokens;
+
+static const char *check(void)
+{
+    static char text[256];
+    int rc;
+
+    text[0] = '\0';
+    rc = host_pool_check(fake.pool, text, sizeof(text));
+    assert_int_equal(rc, text[0] ? -EINVAL : 0);
+    return rc ? text : NULL;
 }
 
-/* One number is not what it was; then it is again. */
-#define NOTICED(lvalue, wrong)                                                                                         \
-    do {                                                                                                               \
-        __typeof__((lvalue) + 0) was_ = (lvalue);                                                                      \
-        (lvalue) = (wrong);                                                                                            \
-        if (is_sound())                                                                                                \
-            fail_msg("not noticed: %s", #lvalue);                                                                      \
-        (lvalue) = was_;                                                                                               \
-        assert_true(is_sound());                                                                                       \
-    } while (0)
-
-static struct host_block *block_in(enum host_state state)
+/* Each check adds the shards' counts to these. */
+static void restored(void)
 {
-    for (size_t i = 0; i < fake.pool->table_count; i++)
-        for (struct host_block *block = fake.pool->table[i]->first; block; block = block->after)
-            if (block->state == state)
-                return block;
-    fail_msg("no block in state %d", (int)state);
-    return NULL;
+    fake.pool->stats = sound_stats;
 }
 
-/* Blocks in every state but those of shards. */
-static void some_blocks(uint64_t addr[8])
+/* Some of its blocks. */
+static struct {
+    struct host_block *live, *ready, *out; /* out: the only one, because which bucket a block is in is chance */
+} some;
+
+static struct host_block *block_at(uint64_t addr)
 {
-    get_all(addr, 8, 4 * KIB);
-    put_all(addr, 4, 4 * KIB);
-    assert_true(host_tokens_ask(fake.pool, 1));
-    addr[0] = get(4 * KIB); /* the others are ready */
+    const struct host_segment *segment = host_table_find(fake.pool, addr);
+
+    return segment->starts[(addr - segment->addr) / HOST_GRANULE];
+}
+
+/* Before threads contend: a block beyond the bound, blocks of slabs and others, ranges, what is waiting or ready. Then
+ * every list of a shard gets blocks. */
+static void prepare(void)
+{
+    uint64_t small[20], whole[6], large[4], least[3];
+
+    fake.pool->limit = 1;
+    (void)get(3 * MIB);
+    fake.pool->limit = 0;
+    get_all(small, 20, 4 * KIB);
+    get_all(whole, 6, MIB);
+    some.live = block_at(get(600)); /* in another page, the rest of which is a range */
+    get_all(least, 3, 1);           /* the first class */
+    put_all(small, 14, 4 * KIB);
+    put_all(least, 2, 1);
+    put_all(whole, 2, MIB);
+    assert_true(host_tokens_ask(fake.pool, 2));
     host_fake_launch(&fake);
-    put_all(addr + 4, 3, 4 * KIB);
+    small[0] = get(4 * KIB); /* the others are ready */
+    (void)get(1);
+    put_all(small + 14, 3, 4 * KIB);
+    put_all(whole + 2, 3, MIB);
+    atomic_store(&fake.pool->sharded, true);
+    fake.alone = false;
+    get_all(small, 6, 4 * KIB);
+    get_all(large, 4, 200 * KIB);
+    put_all(small, 6, 4 * KIB);
+    put_all(large, 3, 200 * KIB);
+    some.ready = some.live->segment->family->ready[host_class_of(4 * KIB)].first;
+    some.out = block_at(large[3]);
 }
 
-CASE(test_counters)
+static void list_places(struct host_list *list, size_t count, const char *name)
 {
-    struct host_stats *s = &fake.pool->stats;
-    uint64_t addr[8];
-
-    some_blocks(addr);
-    (void)get(4 * MIB);
-    assert_int_equal(stats().segments, 2);
-    NOTICED(s->live, s->live + 1);
-    NOTICED(s->blocks, s->blocks + 1);
-    NOTICED(s->waiting, s->waiting + 1);
-    NOTICED(s->idle, s->idle + 1);
-    NOTICED(s->passing, s->passing + 1);
-    NOTICED(s->segments, s->segments + 1);
-    NOTICED(s->held, s->held - 1);
-    NOTICED(fake.pool->table_count, fake.pool->table_count - 1);
+    for (size_t i = 0; i < count; i++)
+        if (list[i].first)
+            falsify_place(&lists, &list[i], "%s", name);
 }
 
-CASE(test_blocks)
+static void describe(void)
 {
-    struct host_block *live, *ready, *waiting, *range;
-    struct host_segment *segment;
-    uint64_t addr[8];
+    static const char *const states[] = {"nowhere", "front", "range", "live", "waiting", "ready", "lent"};
+    static const char *const lents[] = {" ready", " out", " freed", " kept"};
+    unsigned int n;
 
-    some_blocks(addr);
-    live = block_in(HOST_LIVE);
-    ready = live->segment->family->ready[block_in(HOST_READY)->class].first;
-    waiting = live->segment->family->waiting[block_in(HOST_WAITING)->class].first;
-    assert_true(ready->next && waiting->next);
-    range = block_in(HOST_RANGE);
-    segment = live->segment;
-    NOTICED(live->state, HOST_NOWHERE);
-    NOTICED(live->state, HOST_FRONT);
-    NOTICED(live->state, HOST_RANGE);
-    NOTICED(segment->first->state, HOST_LIVE);
-    NOTICED(live->requested, 0);
-    NOTICED(live->requested, live->size + 1);
-    NOTICED(live->requested, live->requested - 1000);
-    NOTICED(live->addr, live->addr + HOST_GRANULE);
-    NOTICED(live->size, live->size + HOST_GRANULE);
-    NOTICED(live->segment, NULL);
-    NOTICED(live->after->before, NULL);
-    NOTICED(ready->stamp, fake.pool->tokens.done + 1);
-    NOTICED(ready->state, HOST_WAITING);
-    NOTICED(ready->state, HOST_RANGE);
-    NOTICED(ready->class, ready->class + 1);
-    NOTICED(ready->next->prev, NULL);
-    NOTICED(waiting->stamp, segment->stamp + 1);
-    NOTICED(segment->family->waiting[waiting->class].last->stamp, segment->stamp + 1);
-    NOTICED(segment->stamp, 0);
-    NOTICED(waiting->state, HOST_READY);
-    NOTICED(waiting->class, waiting->class + 1);
-    NOTICED(waiting->next->stamp, waiting->stamp - 1);
-    NOTICED(range->class, range->class - 1);
-    NOTICED(segment->live, segment->live + 1);
-    NOTICED(segment->size, segment->size + HOST_GRANULE);
-    NOTICED(segment->starts[1], NULL);
-    NOTICED(segment->starts[HOST_SLAB / HOST_GRANULE - 1], live);
-    NOTICED(segment->family->bin_set[0], segment->family->bin_set[0] ^ 1);
-    NOTICED(segment->family->bin_set[HOST_BIN_SETS - 1], 0);
-    NOTICED(segment->family->waiting[waiting->class].last, waiting);
-    NOTICED(segment->family->ready[ready->class].first, NULL);
-}
+    falsify_place(&pools, fake.pool, "pool");
+    for (n = 0; n < fake.pool->table_count; n++) {
+        struct host_segment *segment = fake.pool->table[n];
+        unsigned int m = 0;
 
-CASE(test_tokens)
-{
-    struct host_tokens *tokens = &fake.pool->tokens;
-    uint64_t addr[2];
-
-    get_all(addr, 2, MIB);
-    for (int i = 0; i < 2; i++) {
-        host_fake_launch(&fake);
-        put(addr[i], MIB);
-    }
-    NOTICED(tokens->first->epoch, 0);
-    NOTICED(tokens->first->epoch, tokens->first->next->epoch);
-    NOTICED(tokens->first->next->epoch, tokens->epoch);
-    NOTICED(tokens->first->gone, true);
-    NOTICED(tokens->recorded, tokens->recorded - 1);
-    NOTICED(tokens->recorded, tokens->epoch);
-    NOTICED(tokens->done, tokens->epoch);
-    NOTICED(tokens->first->next, NULL);
-}
-
-SHARDED_CASE(test_shards)
-{
-    struct host_shard *shard = NULL;
-    struct host_block *out = NULL;
-    uint64_t addr[64], large[3];
-
-    for (int round = 0; round < 2; round++) {
-        get_all(addr, 64, 4 * KIB);
-        get_all(large, 3, MIB);
-        put_all(addr, 40, 4 * KIB);
-        put_all(large, 2, MIB);
-        if (!round) {
-            put_all(addr + 40, 24, 4 * KIB);
-            put(large[2], MIB);
+        falsify_place(&segments, segment, "%u", n);
+        record_add("%u: %zu KiB%s%s, stamp %u, %u live\n", n, segment->size / KIB, segment->starts ? ", slab" : "",
+                   segment->passing ? ", passing" : "", (unsigned int)segment->stamp, segment->live);
+        for (struct host_block *block = segment->first; block; block = block->after, m++) {
+            falsify_place(&blocks, block, "%u.%u", n, m);
+            record_add("%u.%u: %s%s, %zu granules, class %u, stamp %u\n", n, m, states[block->state],
+                       block->state == HOST_LENT ? lents[block->lent] : "", block->size / HOST_GRANULE,
+                       block->state == HOST_FRONT ? 0 : block->class,
+                       block->state >= HOST_WAITING && block->state <= HOST_READY ? (unsigned int)block->stamp : 0);
         }
     }
-    for (unsigned int i = 0; i < HOST_SHARDS; i++)
-        shard = fake.pool->shards[i].out ? &fake.pool->shards[i] : shard;
-    assert_non_null(shard);
-    assert_int_equal(shard->kept_count, 2);
-    assert_in_range(shard->freed_count, 1, HOST_SHARD_BLOCKS);
-    for (unsigned int i = 0; i < HOST_SHARD_BUCKETS; i++)
-        out = shard->buckets[i].first ? shard->buckets[i].first : out;
-    NOTICED(shard->out, shard->out + 1);
-    NOTICED(shard->kept_count, 1);
-    NOTICED(shard->kept_count, 3);
-    NOTICED(shard->freed_count, shard->freed_count + 1);
-    NOTICED(shard->freed_count, shard->freed_count - 1);
-    NOTICED(out->lent, HOST_LENT_FREED);
-    NOTICED(out->state, HOST_LIVE);
-    NOTICED(out->shard, out->shard + 1);
-    NOTICED(out->requested, 0);
-    NOTICED(shard->kept.first->stamp, shard->kept.last->stamp + 1);
-    NOTICED(shard->kept.last->stamp, fake.pool->tokens.epoch + 1);
-    NOTICED(shard->kept.first->lent, HOST_LENT_FREED);
-    NOTICED(shard->freed.first->lent, HOST_LENT_KEPT);
-    NOTICED(shard->freed.first->shard, HOST_SHARDS);
-    for (unsigned int i = 0; i < HOST_MAGAZINES; i++)
-        NOTICED(shard->magazines[i].count, shard->magazines[i].count + 1);
+    n = 0;
+    for (struct host_family *family = fake.pool->families; family; family = family->next) {
+        falsify_place(&families, family, "f%u", n++);
+        list_places(family->waiting, HOST_CLASSES, "waiting");
+        list_places(family->ready, HOST_CLASSES, "ready");
+        list_places(family->bins, HOST_BINS, "bin");
+    }
+    n = 0;
+    for (struct host_token *token = fake.pool->tokens.first; token; token = token->next) {
+        falsify_place(&tokens, token, "token%u", n);
+        record_add("token%u: %u\n", n++, (unsigned int)token->epoch);
+    }
+    record_add("epoch %u, recorded %u, done %u\n", (unsigned int)fake.pool->tokens.epoch,
+               (unsigned int)fake.pool->tokens.recorded, (unsigned int)fake.pool->tokens.done);
+    for (n = 0; n < HOST_SHARDS; n++) {
+        struct host_shard *shard = &fake.pool->shards[n];
+
+        falsify_place(&shards, shard, "s%u", n);
+        list_places(&shard->freed, 1, "freed");
+        list_places(&shard->kept, 1, "kept");
+        list_places(shard->buckets, HOST_SHARD_BUCKETS, "bucket");
+        for (unsigned int i = 0; i < HOST_MAGAZINES; i++)
+            if (shard->magazines[i].count || n < 2) {
+                falsify_place(&magazines, &shard->magazines[i], "s%u.%u", n, i);
+                list_places(&shard->magazines[i].list, 1, "magazine");
+            }
+        if (shard->out)
+            record_add("s%u: %u out, %u freed, %u kept, ready %u %u %u %u\n", n, shard->out, shard->freed_count,
+                       shard->kept_count, shard->magazines[0].count, shard->magazines[1].count,
+                       shard->magazines[2].count, shard->magazines[3].count);
+    }
+}
+
+static const struct falsify_member pool_members[] =
+    {
+        FALSIFY_MEMBER(host_pool, table_count, "-1"),      FALSIFY_MEMBER(host_pool, tokens.done, "+1 -1 0"),
+        FALSIFY_MEMBER(host_pool, tokens.epoch, "+1 -1"),  FALSIFY_MEMBER(host_pool, stats.live, "+1 -1"),
+        FALSIFY_MEMBER(host_pool, stats.blocks, "+1 -1"),  FALSIFY_MEMBER(host_pool, stats.waiting, "+1 -1"),
+        FALSIFY_MEMBER(host_pool, stats.passing, "+1 -1"), FALSIFY_MEMBER(host_pool, stats.held, "+1 -1"),
+        FALSIFY_MEMBER(host_pool, stats.idle, "+1 -1"),    FALSIFY_MEMBER(host_pool, stats.segments, "+1 -1"),
+},
+                                   segment_members[] =
+                                       {
+                                           FALSIFY_MEMBER(host_segment, addr, "+512 -512 ~"),
+                                           FALSIFY_MEMBER(host_segment, size, "+512 -512"),
+                                           FALSIFY_MEMBER(host_segment, first, "0"),
+                                           FALSIFY_MEMBER(host_segment, starts, "0"),
+                                           FALSIFY_MEMBER(host_segment, stamp, "+1 -1 0"),
+                                           FALSIFY_MEMBER(host_segment, live, "+1 -1"),
+                                           FALSIFY_MEMBER(host_segment, passing, "0 1"),
+},
+                                   block_members[] =
+                                       {
+                                           FALSIFY_MEMBER(host_block, addr, "+512 -512 ~"),
+                                           FALSIFY_MEMBER(host_block, size, "+512 -512 0"),
+                                           FALSIFY_MEMBER(host_block, requested, "+1 -1 0 +512 -512"),
+                                           FALSIFY_MEMBER(host_block, stamp, "+1 -1 +9 0"),
+                                           FALSIFY_MEMBER(host_block, segment, "0 ~"),
+                                           FALSIFY_MEMBER(host_block, before, "0 ~"),
+                                           FALSIFY_MEMBER(host_block, after, "0"),
+                                           FALSIFY_MEMBER(host_block, prev, "0 ~"),
+                                           FALSIFY_MEMBER(host_block, next, "0 ~"),
+                                           FALSIFY_MEMBER(host_block, state, "0 1 2 3 4 5 6"),
+                                           FALSIFY_MEMBER(host_block, lent, "0 1 2 3"),
+                                           FALSIFY_MEMBER(host_block, shard, "+1"),
+                                           FALSIFY_MEMBER(host_block, class, "+1 -1"),
+},
+                                   list_members[] =
+                                       {
+                                           FALSIFY_MEMBER(host_list, first, "0 ~"),
+                                           FALSIFY_MEMBER(host_list, last, "0 ~"),
+},
+                                   family_members[] =
+                                       {
+                                           FALSIFY_MEMBER(host_family, bin_set[0], "0 +1 -9223372036854775808"),
+                                           FALSIFY_MEMBER(host_family, bin_set[1], "0 +1"),
+},
+                                   shard_members[] =
+                                       {
+                                           FALSIFY_MEMBER(host_shard, live, "+1"),
+                                           FALSIFY_MEMBER(host_shard, blocks, "+1"),
+                                           FALSIFY_MEMBER(host_shard, out, "+1 -1"),
+                                           FALSIFY_MEMBER(host_shard, freed_count, "+1 -1"),
+                                           FALSIFY_MEMBER(host_shard, kept_count, "+1 -1"),
+},
+                                   magazine_members[] =
+                                       {
+                                           FALSIFY_MEMBER(host_magazine, count, "+1 -1"),
+},
+                                   token_members[] = {
+                                       FALSIFY_MEMBER(host_token, epoch, "+1 -1 0 ~"),
+                                       FALSIFY_MEMBER(host_token, next, "0 ~"),
+                                       FALSIFY_MEMBER(host_token, gone, "0 1"),
+};
+
+static void falsify_tokens(void)
+{
+    struct host_tokens *is = &fake.pool->tokens;
+    struct host_token *last = tokens.at[tokens.count - 1].at;
+
+    for (uint64_t recorded = is->recorded - 1; recorded <= is->epoch; recorded++)
+        for (uint64_t done = is->done; done <= is->epoch; done++) {
+            FALSIFY(is->recorded, recorded);
+            FALSIFY(is->done, done);
+            falsify_row("recorded %u, done %u", (unsigned int)recorded, (unsigned int)done);
+        }
+    FALSIFY(last->epoch, is->epoch);
+    FALSIFY(is->recorded, is->epoch);
+    falsify_row("a token of the current epoch");
+}
+
+/* The block begins so many bytes later, and the one before it ends there. */
+static void begin_move(struct host_block *block, size_t more)
+{
+    struct host_block **starts = block->segment->starts;
+    const size_t at = (block->addr - block->segment->addr) / HOST_GRANULE;
+
+    FALSIFY(starts[at], NULL);
+    FALSIFY(starts[at + more / HOST_GRANULE], block);
+    FALSIFY(block->before->size, block->before->size + more);
+    FALSIFY(block->addr, block->addr + more);
+    FALSIFY(block->size, block->size - more);
+}
+
+static void falsify_blocks(void)
+{
+    struct host_segment *slab = some.live->segment;
+    struct host_block *last;
+    const size_t granules = HOST_SLAB / HOST_GRANULE;
+    const size_t at[] = {0, (some.live->addr - slab->addr) / HOST_GRANULE, granules / 2, granules - 1};
+
+    for (size_t i = 0; i < FALSIFY_COUNT(at); i++) {
+        FALSIFY(slab->starts[at[i]], slab->starts[at[i]] ? NULL : some.live);
+        falsify_row("start %zu", at[i]);
+    }
+    begin_move(some.out, HOST_GRANULE);
+    FALSIFY(some.out->requested, some.out->size);
+    falsify_row("a block is not aligned");
+    for (last = slab->first; last->after;)
+        last = last->after;
+    FALSIFY(last->size, last->size + HOST_GRANULE);
+    FALSIFY(slab->size, slab->size + HOST_GRANULE);
+    falsify_row("a slab is too large");
+    FALSIFY(some.live->state, HOST_LENT);
+    FALSIFY(some.live->lent, HOST_LENT_OUT);
+    falsify_row("a live block is lent, on no list");
+    FALSIFY(some.ready->stamp, fake.pool->tokens.epoch + 1);
+    FALSIFY(slab->stamp, fake.pool->tokens.epoch + 1);
+    falsify_row("a block is ready that was freed later");
+}
+
+static void falsify_lists(void)
+{
+    struct host_shard *shard = shards.at[0].at;
+    struct host_list *waiting = lists.at[0].at, *bucket = shard->buckets;
+    const size_t others[] = {0, 1, 2, HOST_SHARD_BUCKETS - 1};
+
+    FALSIFY(waiting->first, NULL);
+    FALSIFY(waiting->last, NULL);
+    falsify_row("what is waiting is on no list");
+    while (!bucket->first)
+        bucket++;
+    for (size_t i = 0; i < FALSIFY_COUNT(others); i++) {
+        FALSIFY(bucket->first, NULL);
+        FALSIFY(bucket->last, NULL);
+        FALSIFY(shard->buckets[others[i]].first, some.out);
+        FALSIFY(shard->buckets[others[i]].last, some.out);
+        falsify_row("what is out is in bucket %zu", others[i]);
+    }
+}
+
+/* Each segment beside the one before it, and a granule nearer. */
+static void falsify_table(void)
+{
+    for (size_t i = 1; i < segments.count; i++)
+        for (size_t over = 0; over <= HOST_GRANULE; over += HOST_GRANULE) {
+            const struct host_segment *before = segments.at[i - 1].at;
+            struct host_segment *segment = segments.at[i].at;
+            const uint64_t away = segment->addr - before->addr - before->size + over;
+
+            FALSIFY(segment->addr, segment->addr - away);
+            for (struct host_block *block = segment->first; block; block = block->after)
+                FALSIFY(block->addr, block->addr - away);
+            falsify_row("%zu is %s the one before it", i, over ? "in" : "beside");
+        }
+}
+
+#define EACH(places, members) falsify_each(&(places), members, FALSIFY_COUNT(members))
+
+CASE(test_each_number)
+{
+    prepare();
+    assert_sound();
+    sound_stats = fake.pool->stats;
+    falsify_begin(check, restored);
+    record_begin("pool/host_sound");
+    describe();
+    EACH(pools, pool_members);
+    EACH(segments, segment_members);
+    EACH(blocks, block_members);
+    EACH(lists, list_members);
+    EACH(families, family_members);
+    EACH(shards, shard_members);
+    EACH(magazines, magazine_members);
+    EACH(tokens, token_members);
+    falsify_tokens();
+    falsify_blocks();
+    falsify_lists();
+    falsify_table();
+    assert_true(record_end());
+}
+
+extern _Thread_local void (*lock_hook)(struct lock *lock); /* of checked_lock.h */
+static struct lock *held;
+
+/* Another thread releases it as soon as this one waits for it. */
+static void release_held(struct lock *lock)
+{
+    if (lock == held)
+        lock_give(lock);
+}
+
+CASE(test_waits_for_shards)
+{
+    held = &fake.pool->shards[1].lock;
+    lock_take(held);
+    lock_hook = release_held;
+    assert_sound();
+    lock_hook = NULL;
 }
