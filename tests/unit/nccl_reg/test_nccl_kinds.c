@@ -266,7 +266,9 @@ CASE(registries_leave_nothing_on_the_heap)
 
     for (unsigned int i = 0; i < 100; i++) {
         before = i == 50 ? heap_bytes() : before;
+        assert_false(nccl_reg_comm_any(reg));
         comm_new(0, 0, true);
+        assert_true(nccl_reg_comm_any(reg));
         assert_int_equal(nccl_reg_user_add(reg, nccl_fake_comm(0), &before, AT(1), 512), 0);
         segment(0, 0);
         assert_int_equal(collective(0, AT(0), 0), 0);

@@ -223,17 +223,27 @@ KEPT_CASE(test_frozen_frees_publish_what_is_kept)
     env->fake->frozen = false;
 }
 
-/* However small: once they are ordered there has to be place for them. */
+/* However small: once they are ordered there has to be place for them. Fewer large ones, whose memory others need. */
 KEPT_CASE(test_128_wait_at_the_most)
 {
-    uint64_t addr[300];
+    static const struct {
+        size_t size;
+        unsigned int most;
+    } rows[] = {{4 * KIB, 128}, {LARGE_MIN, 32}};
 
-    ENV_WITH(env, deferred_min = 1024 * MIB);
-    alloc_all(env->pool, addr, 300, 4 * KIB);
-    for (unsigned int i = 0; i < 300; i++) {
-        release(addr[i]);
-        assert_int_equal(env->fake->calls[FAKE_ORDER], (i + 1) / 129);
-        assert_int_equal(env->pool->magazines[0].deferred_count, (i + 1) % 129);
+    for (unsigned int row = 0; row < 2; row++) {
+        const unsigned int turn = rows[row].most + 1, count = 2 * turn + 9;
+        uint64_t addr[300];
+
+        ENV_WITH(env, deferred_min = 1024 * MIB);
+        alloc_all(env->pool, addr, count, rows[row].size);
+        env->fake->calls[FAKE_ORDER] = 0;
+        for (unsigned int i = 0; i < count; i++) {
+            release(addr[i]);
+            assert_int_equal(env->fake->calls[FAKE_ORDER], (i + 1) / turn);
+            assert_int_equal(env->pool->magazines[0].deferred_count, (i + 1) % turn);
+        }
+        pool_trim(env->pool, "test");
     }
 }
 
@@ -415,13 +425,15 @@ KEPT_CASE(test_streams_word_widens_the_budget)
     alloc_all(env->pool, addr, 2, 2 * MIB);
     env->pool->shown.budget = 8 * MIB;
     order.fill = refuse_fill;
-    assert_int_equal(pool_free_async(addr[0], POOL_PLACES), 0);
+    assert_int_equal(pool_free_async(addr[0], 1000000 * POOL_PLACES - 1), 0); /* of the last place */
     pool_flush(env->pool);
     assert_int_equal(deferred_bytes(env->pool), 2 * MIB);
+    assert_true(deferred_async_any(env->pool));
     assert_int_equal(env->pool->shown.budget, 8 * MIB);
     order.fill = NULL;
     pool_flush(env->pool);
     assert_int_equal(deferred_bytes(env->pool), 0);
     assert_true(env->pool->shown.budget > 8 * MIB);
+    assert_false(deferred_async_any(env->pool) || env->pool->shown.asking);
     ENV_WITH(env, deferred_min = 0); /* the operations are this function's */
 }

@@ -302,6 +302,7 @@ SHARDED_CASE(test_an_owner_that_ends)
     host_pool_owner_gone(fake.pool, plain.owner);
     assert_sound();
     assert_true(stats().live == 0 && stats().held == 0 && shard->out == 0);
+    assert_null(fake.pool->families);
     assert_int_equal(host_pool_free(fake.pool, addr[0]), -ENOENT);
 }
 
