@@ -79,6 +79,10 @@ MUTANTS = [
         ("process_hooks_driver() && (now == PROCESS_ACTIVE", "(now == PROCESS_ACTIVE")]),
 
     # --- neighbours ---
+    Mutant("neighbours: a poll goes on once the program has closed the descriptor", ["sockets"], [
+        ("fd < 0 || is_ours ? fd : socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);", "is_ours ? fd : -1;")]),
+    Mutant("neighbours: a ring by a socket of its own leaves that open", ["sockets"], [
+        ("if (by >= 0 && !is_ours) file_drop(by);", "")]),
     Mutant("neighbours: another user's message counts", ["neighbours / Messages.test_another_user", "fuzz_neighbours_random"], [
         ("return sender.uid == getuid() && sender.pid != getpid();", "return sender.pid != getpid();")]),
     Mutant("neighbours: the kernel is not asked who has sent a message", ["neighbours / Messages", "fuzz_neighbours_random"], [
