@@ -2,9 +2,9 @@
 /*
  * which_cudart.c - which libcudart an object calls, where a process has several; see real_find_for in real.h.
  *
- * Nothing that a call of an initialised libcudart needs asks for a lock of the loader (glibc 2.35 and later): the thread
- * may be one that a destructor or a constructor waits for, which holds it. And a child that is forked meanwhile would
- * find the lock of dl_iterate_phdr taken for ever, and hang in its next dlopen.
+ * Nothing that a call of an initialised libcudart needs asks for a lock of the loader (glibc 2.35 and later): the
+ * thread may be one that a destructor or a constructor waits for, which holds it. And a child that is forked meanwhile
+ * would find the lock of dl_iterate_phdr taken for ever, and hang in its next dlopen.
  *
  * Locking: none; the answer of several_cudarts is cached in an atomic word, and the list of libcudarts only grows.
  */
