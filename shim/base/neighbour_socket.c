@@ -159,11 +159,16 @@ void neighbour_close(struct neighbour_station *station)
 void neighbour_ring(const struct neighbour_station *station)
 {
     const int fd = atomic_load(&station->fd), saved = errno;
+    const bool is_ours = fd >= 0 && file_state(fd, &station->file) != -EBADF;
+    /* A poll keeps a socket, and its name, whose descriptor the program has closed meanwhile. */
+    const int by = fd < 0 || is_ours ? fd : socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
     /* A message of no bytes. If there is no room for it, others are waiting, and the poll returns for them. The system
      * call itself: sendto() would be a cancellation point in a thread of the program. */
-    if (fd >= 0 && file_state(fd, &station->file) != -EBADF)
-        syscall(SYS_sendto, fd, "", (size_t)0, MSG_DONTWAIT | MSG_NOSIGNAL, &station->at, station->at_len);
+    if (by >= 0)
+        syscall(SYS_sendto, by, "", (size_t)0, MSG_DONTWAIT | MSG_NOSIGNAL, &station->at, station->at_len);
+    if (by >= 0 && !is_ours)
+        file_drop(by);
     errno = saved;
 }
 

@@ -3,7 +3,6 @@
 #include "context/free_gate.h"
 
 #include "clock.h"
-#include "context/pins.h"
 #include "lock.h"
 
 /* The longest wait for threads inside, in nanoseconds. Another free, which is not seen, may hold them up. */

@@ -8,7 +8,8 @@
  * waits until all have left. So none begins while a thread is between its look at the gate and the end of its calls.
  *
  * It is not a lock: many threads are inside, many close it, and a thread inside may enter again. A thread inside makes
- * only calls that wait for nothing; free_gate_close waits for it 10 ms at most.
+ * only calls that wait for nothing; free_gate_close waits for it 10 ms at most. One that is cancelled in such a call
+ * has left.
  *
  * Threads: every function may be called from any thread. Entries of contexts stay, so one that ends may be left.
  */
@@ -19,6 +20,7 @@
 #include <stdbool.h>
 
 #include "context/context_state.h"
+#include "context/pins.h"
 
 /* False: it is closed, and the caller goes without its calls, or comes again. NULL: no pooled context, never closed. */
 static inline bool free_gate_enter(struct context *context)
@@ -28,16 +30,20 @@ static inline bool free_gate_enter(struct context *context)
     if (atomic_load(&context->freeing)) /* so threads that come later do not keep free_gate_close waiting */
         return false;
     atomic_fetch_add(&context->inside, 1); /* first this, then the look; free_gate_close goes the other way round */
-    if (!atomic_load(&context->freeing))
+    if (!atomic_load(&context->freeing)) {
+        pin_inside(&context->inside);
         return true;
+    }
     atomic_fetch_sub(&context->inside, 1);
     return false;
 }
 
 static inline void free_gate_leave(struct context *context)
 {
-    if (context)
-        atomic_fetch_sub(&context->inside, 1);
+    if (!context)
+        return;
+    pin_inside(NULL);
+    atomic_fetch_sub(&context->inside, 1);
 }
 
 /* Close it for this thread's call, until free_gate_open or the end of the thread. False: the thread has closed one

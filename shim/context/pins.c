@@ -49,6 +49,9 @@ static void record_give(void *arg)
     if (record->count)
         atomic_fetch_sub(record->count, 1);
     record->count = NULL;
+    if (record->inside)
+        atomic_fetch_sub(record->inside, 1);
+    record->inside = NULL;
     record->hurry = 0;
     atomic_store(&record->taken, false);
 }
@@ -200,6 +203,14 @@ void pin_uncount(atomic_uint *count)
     atomic_fetch_sub(count, 1);
     if (own)
         own->count = NULL;
+}
+
+void pin_inside(atomic_uint *count)
+{
+    struct pins *own = own_record();
+
+    if (own)
+        own->inside = count;
 }
 
 void pin_hurry_begin(void)

@@ -29,10 +29,11 @@ struct pool;
 struct pins {
     /* Contexts, or an address in one with the lowest bit set; 0: none. The first is the request's or free's own. */
     _Atomic(uintptr_t) on[PINS_MAX];
-    atomic_bool sleeps; /* in a call of the driver that waits for the device, or in none of the driver's calls */
-    atomic_bool taken;  /* a thread uses this record */
-    atomic_uint *count; /* where pin_count has counted the thread; NULL: nowhere */
-    unsigned int hurry; /* 0: pin_hurry_begin has not been called; 1; 2: it has, and an order was left out */
+    atomic_bool sleeps;  /* in a call of the driver that waits for the device, or in none of the driver's calls */
+    atomic_bool taken;   /* a thread uses this record */
+    atomic_uint *count;  /* where pin_count has counted the thread; NULL: nowhere */
+    atomic_uint *inside; /* where pin_inside has; NULL: nowhere */
+    unsigned int hurry;  /* 0: pin_hurry_begin has not been called; 1; 2: it has, and an order was left out */
     struct pins *next;
 } __attribute__((aligned(64)));
 
@@ -86,6 +87,9 @@ void pin_wake(void);
  * back. False: it is counted already, and nothing has changed. */
 bool pin_count(atomic_uint *count);
 void pin_uncount(atomic_uint *count);
+
+/* The caller has counted itself there, until it takes that back (NULL), or until the thread ends. */
+void pin_inside(atomic_uint *count);
 
 /* Between begin and end this thread's orders must not be held up by a free in the driver: they are left out beside one
  * (order_device). pin_hurry_end: true if one was. */

@@ -2,8 +2,9 @@
 /*
  * which_cudart.c - which libcudart an object calls, where a process has several; see real_find_for in real.h.
  *
- * Nothing that a call of an initialised libcudart needs asks for the loader's lock (glibc 2.35 and later): the thread
- * may be one that a destructor or a constructor waits for, which holds it.
+ * Nothing that a call of an initialised libcudart needs asks for a lock of the loader (glibc 2.35 and later): the
+ * thread may be one that a destructor or a constructor waits for, which holds it. And a child that is forked meanwhile
+ * would find the lock of dl_iterate_phdr taken for ever, and hang in its next dlopen.
  *
  * Locking: none; the answer of several_cudarts is cached in an atomic word, and the list of libcudarts only grows.
  */
@@ -117,28 +118,33 @@ void next_fill_runtime(const void *caller)
         next_fill_or(cudart_fill(caller)); /* older libcudarts lack some functions */
 }
 
-/* The function of the libcudart that the object around caller was linked to; NULL: that has none. */
-static void *own_function(enum real_symbol symbol, const void *caller)
+/* The name of the libcudart that the object around caller was linked to; NULL: that has none. */
+static const char *own_name(const void *caller)
 {
     struct found_object found;
-    const char *name = find_object(caller, &found) ? name_in(found.map, DT_NEEDED) : NULL;
-    const struct cudart *known = name ? known_cudart(name) : NULL;
+
+    return find_object(caller, &found) ? name_in(found.map, DT_NEEDED) : NULL;
+}
+
+/* The function of the libcudart with this name. NULL: it lacks the function, or is not needed to find it. */
+static void *function_of(const char *name, enum real_symbol symbol)
+{
+    const struct cudart *known = known_cudart(name);
     void *handle;
 
     if (known)
         return known->functions[symbol];
-    handle = name ? loaded_handle(name) : NULL;
+    handle = several_cudarts() ? loaded_handle(name) : NULL;
     return handle ? dlsym_real(handle, real_hooks[symbol].name) : NULL;
 }
 
 void *real_find_for(enum real_symbol symbol, const void *caller)
 {
     void *const first = next_get(symbol);
-    void *function = NULL;
+    const char *const name = !first || cudart_at(first) ? own_name(caller) : NULL;
+    void *const function = name ? function_of(name, symbol) : NULL;
 
     /* If the next definition is not libcudart's, another preload stands between us and libcudart, and it decides. If
      * there is none, the libcudart that comes first is too old for this function. */
-    if (several_cudarts() && (!first || cudart_at(first)))
-        function = own_function(symbol, caller);
     return function ? function : first ? first : real_find(symbol);
 }

@@ -17,10 +17,12 @@
  *   stack BYTES         allocate first while threads get such a stack, and wait until freed memory is the driver's,
  *                       whose calls for that need much more
  *   threads N           allocate and free in so many threads that are there at the same time, and in as many one by one
+ *   walked N            N rounds of calls that libcudart gets, by a thread for which a walk over all objects waits
  *
  * Exit code: 0; 1 for an error of CUDA; 5 for anything else.
  */
 #include <cuda_runtime_api.h>
+#include <link.h>
 #include <sys/time.h>
 
 #include "../program.h"
@@ -265,6 +267,48 @@ static void small_stack(long bytes)
         usleep(1000);
 }
 
+static void *calls_of_the_runtime(void *rounds)
+{
+    struct cudaPointerAttributes attributes;
+    size_t avail, total;
+    cudaGraph_t graph;
+    cudaStream_t s;
+    void *p;
+
+    for (long i = *(long *)rounds; i > 0; i--) {
+        OK(cudaMallocHost(&p, 100));
+        OK(cudaPointerGetAttributes(&attributes, p));
+        OK(cudaFreeHost(p));
+        OK(cudaMemGetInfo(&avail, &total));
+        OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+        OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
+        OK(cudaStreamEndCapture(s, &graph));
+        OK(cudaGraphDestroy(graph));
+        OK(cudaStreamDestroy(s));
+        OK(cudaFree(NULL));
+    }
+    return NULL;
+}
+
+static int on_object(struct dl_phdr_info *info, size_t size, void *rounds)
+{
+    pthread_t thread;
+
+    if (pthread_create(&thread, NULL, calls_of_the_runtime, rounds))
+        exit(5);
+    pthread_join(thread, NULL);
+    return 1;
+}
+
+static void walked(long rounds)
+{
+    void *p;
+
+    OK(cudaMalloc(&p, 100)); /* CUDA is up */
+    alarm(50);
+    dl_iterate_phdr(on_object, &rounds);
+}
+
 int main(int argc, char **argv)
 {
     void *p;
@@ -300,6 +344,8 @@ int main(int argc, char **argv)
         OK(cudaMalloc(&p, 100)); /* CUDA is up: what the constructor waits for is one allocation */
         alarm(50);
         load(argv[2]);
+    } else if (strcmp(argv[1], "walked") == 0) {
+        walked(atol(argv[2]));
     } else if (strcmp(argv[1], "refused") == 0) {
         refused(argv[2]);
     } else if (strcmp(argv[1], "theirs") == 0) {

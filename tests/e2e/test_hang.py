@@ -103,6 +103,9 @@ class Hang(Case):
         self.assertEqual(done.out, "in the thread: 0\n")
         self.assertTrue([e for e in self.one_trace(done).of("frame") if e["at"].startswith("loaded_waits.so+0x")])
 
+    def test_a_walk_over_all_objects_that_waits_for_a_thread(self) -> None:
+        """A child that is forked while a call of the library's is in dl_iterate_phdr hangs in its first dlopen."""
+        self.go(HANG, "walked", "2")
 
     def test_a_small_default_stack(self) -> None:
         """The program's threads need little of it; the driver's calls that the library's thread makes may need more."""
@@ -125,6 +128,7 @@ class Native(Case):
         self.go(HANG, "threads", "10", preload=None)
         self.go(HANG, "stack", "65536", preload=None)
         self.go(HANG, "flagged", "2", preload=None)
+        self.go(HANG, "walked", "2", preload=None)
         for how in ("busy", "cancelled"):
             self.go(HANG, how, "6", rc=6, preload=None)
         self.assertEqual(self.go(HANG, "dlfirst", BIN / "loaded_waits.so", preload=None).out, "in the thread: 0\n")

@@ -79,6 +79,10 @@ MUTANTS = [
         ("process_hooks_driver() && (now == PROCESS_ACTIVE", "(now == PROCESS_ACTIVE")]),
 
     # --- neighbours ---
+    Mutant("neighbours: a poll goes on once the program has closed the descriptor", ["sockets"], [
+        ("fd < 0 || is_ours ? fd : socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);", "is_ours ? fd : -1;")]),
+    Mutant("neighbours: a ring by a socket of its own leaves that open", ["sockets"], [
+        ("if (by >= 0 && !is_ours) file_drop(by);", "")]),
     Mutant("neighbours: another user's message counts", ["neighbours / Messages.test_another_user", "fuzz_neighbours_random"], [
         ("return sender.uid == getuid() && sender.pid != getpid();", "return sender.pid != getpid();")]),
     Mutant("neighbours: the kernel is not asked who has sent a message", ["neighbours / Messages", "fuzz_neighbours_random"], [
@@ -96,8 +100,8 @@ MUTANTS = [
     Mutant("neighbours: all have to answer, also if one has given enough", ["fuzz_neighbours_random"], [
         ("asked && (!wanted || outcome->given < wanted) &&", "asked &&")]),
     Mutant("neighbours: exit may be cancelled", ["hang / Hang.test_exit_by_a_cancelled_thread"], [
-        ('syscall(SYS_sendto, fd, "", (size_t)0, MSG_DONTWAIT | MSG_NOSIGNAL, &station->at, station->at_len);',
-         'sendto(fd, "", 0, MSG_DONTWAIT | MSG_NOSIGNAL, (const struct sockaddr *)&station->at, station->at_len);')]),
+        ('syscall(SYS_sendto, by, "", (size_t)0, MSG_DONTWAIT | MSG_NOSIGNAL, &station->at, station->at_len);',
+         'sendto(by, "", 0, MSG_DONTWAIT | MSG_NOSIGNAL, (const struct sockaddr *)&station->at, station->at_len);')]),
     Mutant("neighbours: a process asks itself", ["neighbours / Turns", "neighbours / Refused.test_nobody_there"], [
         ("number != own && message_send(fd", "message_send(fd")]),
     Mutant("neighbours: descriptors that come along stay", ["neighbours / Messages.test_garbage_for_a_neighbour"], [
@@ -155,7 +159,7 @@ MUTANTS = [
     Mutant("ctl: a crowd of peers leaves a pause behind", ["ctl_socket"], [
         ("ctl.pause = 0; for", "ctl.pause = 1; for")]),
     Mutant("neighbours: a ring is sent by a socket of the program's", ["sockets"], [
-        ("if (fd >= 0 && file_state(fd, &station->file) != -EBADF)", "if (fd >= 0)", "neighbour_ring")]),
+        ("is_ours = fd >= 0 && file_state(fd, &station->file) != -EBADF;", "is_ours = fd >= 0;", "neighbour_ring")]),
     Mutant("ipc: no socket without a standard input", ["sockets"], [
         ("return fd < 0 ? -errno : ipc_keep(file_aside(fd), ret);", "return fd < 1 ? -errno : ipc_keep(file_aside(fd), ret);")]),
     Mutant("the machine has what its control groups leave", ["shim_memory_limit"], [

@@ -10,15 +10,19 @@ def scenes(*names: str) -> "list[str]":
 
 
 MUTANTS = [
+    Mutant("a thread that ends inside the gate stays there", ["shim_driver_free"], [
+        ("if (record->inside) atomic_fetch_sub(record->inside, 1);", "")]),
+    Mutant("a thread that has left the gate leaves it once more at its end", ["shim_driver_free"], [
+        ("pin_inside(NULL);", "")]),
     Mutant("a question is held up by another thread's free in the driver", ["shim_driver_free", *scenes("beside_pitched_free")], [
         ("result = capture_active() ? CUDA_ERROR_NOT_READY : order_unheld(", "result = capture_active() ? CUDA_ERROR_NOT_READY : order_on_device(")]),
     Mutant("a free in the driver holds up a question under way", ["shim_driver_free"], [
         ("if (free_gate_enter(context)) { result = order_on_device(context, slot, is_enough); free_gate_leave(context); }",
          "if (!atomic_load(&context->freeing)) { result = order_on_device(context, slot, is_enough); }")]),
     Mutant("a thread enters the gate while it is being closed", ["shim_driver_free"], [
-        ("if (!atomic_load(&context->freeing)) return true; atomic_fetch_sub(&context->inside, 1); return false;", "return true;")]),
+        ("if (!atomic_load(&context->freeing)) { pin_inside(&context->inside); return true; } atomic_fetch_sub(&context->inside, 1); return false;", "return true;")]),
     Mutant("a thread that finds the gate closed stays inside", ["shim_driver_free"], [
-        ("if (!atomic_load(&context->freeing)) return true; atomic_fetch_sub(&context->inside, 1); return false;",
+        ("if (!atomic_load(&context->freeing)) { pin_inside(&context->inside); return true; } atomic_fetch_sub(&context->inside, 1); return false;",
          "return !atomic_load(&context->freeing);")]),
     Mutant("a free in the driver waits for no thread inside the gate", ["shim_driver_free"], [
         ("for (unsigned int i = 0; atomic_load(&context->inside) && now_ns() < limit; i++) lock_relax(i);", "(void)limit;")]),

@@ -22,9 +22,12 @@ MUTANTS = [
            ["world / Plugins.test_a_thread_that_calls_the_second_cudart"], [
         ("!look_for(i) && others)", "!look_for(i) && false)")], 60),
     Mutant("cudarts: what the first one lacks none has", ["world / Versions.test_a_function_that_the_first_cudart_lacks"], [
-        ("if (several_cudarts() && (!first || cudart_at(first)))", "if (several_cudarts() && first && cudart_at(first))")]),
+        ("= !first || cudart_at(first) ? own_name(caller) : NULL;", "= first && cudart_at(first) ? own_name(caller) : NULL;")]),
     Mutant("cudarts: another preload in between is passed by", ["world / Versions.test_a_preload_in_front_of_two_cudarts"], [
-        ("if (several_cudarts() && (!first || cudart_at(first)))", "if (several_cudarts())")]),
+        ("= !first || cudart_at(first) ? own_name(caller) : NULL;", "= own_name(caller);")]),
+    Mutant("cudarts: each call walks over all objects", ["hang / Hang.test_a_walk_over_all_objects_that_waits_for_a_thread"], [
+        ("if (known) return known->functions[symbol]; handle = several_cudarts()",
+         "handle = several_cudarts() && !known ? loaded_handle(name) : NULL; if (known) return known->functions[symbol]; handle = several_cudarts()")], 60),
 
     # --- NCCL ---
     Mutant("NCCL: the program's own objects decide nothing", ["nccl / Registered.test_a_plugin_that_brings_its_own"], [

@@ -173,6 +173,31 @@ READY_CASE(test_gate_is_empty, .environment = ORDERED)
     assert_true(free_gate_enter(context));
 }
 
+static bool ends_inside;
+
+static void *enters_and_ends(void *arg)
+{
+    assert_true(pins_possible()); /* it has a record, as each thread in a request or a free */
+    assert_true(free_gate_enter(arg));
+    assert_int_equal(((struct context *)arg)->inside, 1);
+    if (!ends_inside)
+        free_gate_leave(arg);
+    return NULL;
+}
+
+/* A thread that is cancelled in a call of the driver, inside, keeps no later free waiting. */
+READY_CASE(test_gate_is_left_by_a_thread_that_ends, .environment = ORDERED)
+{
+    pthread_t thread;
+
+    for (unsigned int i = 0; i < 2; i++) {
+        ends_inside = i;
+        assert_int_equal(pthread_create(&thread, NULL, enters_and_ends, context), 0);
+        pthread_join(thread, NULL);
+        assert_int_equal(context->inside, 0);
+    }
+}
+
 /* A thread that asks, or records behind a free on a stream, is waited for. */
 READY_CASE(test_free_begins_beside_a_record, .environment = ORDERED)
 {
