@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * auto_peer.c - what another device may count on after cudaFree: the races of auto.h with peer copies of every kind,
- * peer access, a graph of the other device, memory that both devices map; and on the other device, if device 0 waits for
- * it by an event.
+ * peer access, a graph of the other device, memory that both devices map; and on the other device, if device 0 waits
+ * for it by an event.
  *
  * Natively each is right, because cudaFree has waited on the host. Other contexts are in auto_context.c, network cards
  * in auto_nic.c, other processes in auto_ipc.c, the calls of CUDA 13.1 and later in auto_later.c.
