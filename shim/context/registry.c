@@ -303,6 +303,11 @@ void context_policy_each(void (*each)(struct policy *policy, const void *arg), c
     }
 }
 
+bool context_several(void)
+{
+    return atomic_load(&contexts.count) > 1;
+}
+
 void context_stream_gone(CUstream stream)
 {
     for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {

@@ -56,6 +56,8 @@ struct policy *context_policy(CUcontext handle);
 void context_stream_gone(CUstream stream);
 /* Call `each` with the policy of every pooled context, also of one that is about to end. */
 void context_policy_each(void (*each)(struct policy *policy, const void *arg), const void *arg);
+/* True if the process has had more than one context with a pool. */
+bool context_several(void);
 /* The driver's answer which context a stream is of; CUDA_ERROR_NOT_SUPPORTED if it cannot be asked. */
 CUresult context_of_stream(const struct real_driver *driver, CUstream stream, CUcontext *ret_handle);
 /* The handle of a stream's context; if that cannot be had, the current one. */

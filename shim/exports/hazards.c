@@ -24,8 +24,13 @@
 /* CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN of CUDA 13.5: the lowest byte of the id is the device. */
 #define LOCATION_TYPE_PART_OF_DEVICE 6
 
+/* The latest events of the program, by their handles. */
+#define EVENTS       8192 /* a power of 2 */
+#define DEVICE_SHIFT 56   /* an entry is the handle, and over it the device that the event was made on, plus 1 */
+
 static atomic_int devices;            /* number of devices that the process can use; 0: not known yet */
 static atomic_bool graphs_touch_host; /* a graph has, or may have, a node that touches host memory */
+static _Atomic(uint64_t) events[EVENTS];
 /* Streams that had gone when this thread's last launch of host work began; see hazard_host_work_end. */
 static __thread unsigned int streams_gone __attribute__((tls_model("initial-exec")));
 
@@ -110,7 +115,11 @@ void hazard_graph_set(CUdeviceptr to)
 
 struct policy *hazard_graph_launch_begin(CUstream stream)
 {
-    return atomic_load_explicit(&graphs_touch_host, memory_order_relaxed) ? hazard_host_work_begin(stream) : NULL;
+    struct policy *policy =
+        atomic_load_explicit(&graphs_touch_host, memory_order_relaxed) ? hazard_host_work_begin(stream) : NULL;
+
+    /* Its nodes may be of other contexts than the stream. */
+    return policy && context_several() ? &every_policy : policy;
 }
 
 static struct policy *of_context(CUcontext handle)
@@ -205,6 +214,36 @@ static bool is_alone(const struct real_driver *driver)
     if (!count && driver->cuDeviceGetCount && driver->cuDeviceGetCount(&count) == CUDA_SUCCESS)
         atomic_store_explicit(&devices, count, memory_order_relaxed);
     return count == 1;
+}
+
+static uint64_t event_entry(CUevent event, int device)
+{
+    return (uintptr_t)event | (uint64_t)(device + 1) << DEVICE_SHIFT;
+}
+
+static _Atomic(uint64_t) *event_at(CUevent event)
+{
+    return &events[((uintptr_t)event / sizeof(void *) * 0x9E3779B97F4A7C15ull >> 32) % EVENTS];
+}
+
+void hazard_event_made(CUevent event)
+{
+    const struct real_driver *driver = policy_auto_driver();
+    CUdevice device;
+
+    if (driver && !is_alone(driver) && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS)
+        atomic_store(event_at(event), event_entry(event, device));
+}
+
+struct policy *hazard_event_wait_begin(CUevent event, CUstream stream)
+{
+    const struct real_driver *driver = policy_auto_driver();
+    int device;
+
+    if (!driver || is_alone(driver))
+        return NULL;
+    device = hazard_context_device(driver, context_stream(driver, stream));
+    return atomic_load(event_at(event)) == event_entry(event, device) ? NULL : hazard_host_work_begin(stream);
 }
 
 int hazard_context_device(const struct real_driver *driver, CUcontext handle)

@@ -191,6 +191,15 @@ static void host_work_after(struct watch *w)
     launched(w);
 }
 
+#define event_made_before(...)     NOTHING
+#define event_made_after(w, event) hazard_event_made(*(event))
+#define event_wait_after(w, event) launched(w)
+
+static void event_wait_before(struct watch *w, CUevent event)
+{
+    w->policy = hazard_event_wait_begin(event, w->stream);
+}
+
 static void stream_wait_before(struct watch *w)
 {
     w->before = hazard_context_wait_begin(NULL);

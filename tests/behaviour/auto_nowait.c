@@ -130,6 +130,19 @@ static int device_only(void)
     return 0;
 }
 
+/* Streams of a device that wait for one another. */
+static int device_event(void)
+{
+    cudaEvent_t event;
+    cudaStream_t b;
+
+    OK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
+    OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    OK(cudaEventRecord(event, s));
+    OK(cudaStreamWaitEvent(b, event, 0));
+    return 0;
+}
+
 /* Device work alone is no debt, also after one that is paid. */
 static int paid(void)
 {
@@ -147,4 +160,5 @@ AUTO_ADD(flag_managed, .fn = behind_flag, .setup = pinned, .launch = begin_manag
 AUTO_ADD(flag_export, .fn = behind_flag, .setup = pinned, .launch = begin_export)
 AUTO_ADD(ordered_device, .fn = ordered, .setup = pinned, .launch = device_only)
 AUTO_ADD(ordered_graph, .fn = ordered, .setup = pinned, .captured = device_only)
+AUTO_ADD(ordered_event, .fn = ordered, .setup = pinned, .launch = device_event)
 AUTO_ADD(ordered_again, .fn = ordered, .setup = paid, .launch = device_only)

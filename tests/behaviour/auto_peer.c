@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * auto_peer.c - what another device may count on after cudaFree: the races of auto.h with peer copies of every kind,
- * peer access, a graph of the other device, memory that both devices map.
+ * peer access, a graph of the other device, memory that both devices map; and on the other device, if device 0 waits
+ * for it by an event.
  *
  * Natively each is right, because cudaFree has waited on the host. Other contexts are in auto_context.c, network cards
  * in auto_nic.c, other processes in auto_ipc.c, the calls of CUDA 13.1 and later in auto_later.c.
@@ -368,6 +369,78 @@ RIGHT(peer_flag, .copy = peer_put)
     OK(cudaStreamSynchronize(a));
     OK(cudaFree(flag));
     return 0;
+}
+
+/* A stream of device 0 waits for all that far_stream has to do, and memory of device 0 is freed: natively far_stream is
+ * idle then. Device 1 is current before and after. */
+static int free_behind_far(void)
+{
+    cudaEvent_t event;
+    cudaStream_t a;
+    void *x;
+
+    OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    OK(cudaEventRecord(event, far_stream));
+    OK(cudaSetDevice(0));
+    OK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
+    OK(cudaMalloc(&x, 1000));
+    OK(cudaStreamWaitEvent(a, event, 0));
+    OK(cudaFree(x));
+    OK(cudaSetDevice(1));
+    return 0;
+}
+
+/* Device 1 writes host memory. */
+HAZARD(event_host)
+{
+    const size_t n = 64 * BT_KIB;
+    size_t missing = 0;
+    char *host;
+
+    TRY(far_setup(n));
+    OK(cudaMallocHost((void **)&host, n));
+    for (int round = 0; round < 2 && !missing; round++) {
+        TRY(far_fill(n, 0x11));
+        memset(host, 0, n);
+        TRY(hold(far_stream));
+        OK(cudaMemcpyAsync(host, far_buffer, n, cudaMemcpyDeviceToHost, far_stream));
+        TRY(free_behind_far());
+        for (size_t i = 0; i < n; i++)
+            missing += ((volatile char *)host)[i] != 0x11;
+        hold_release();
+        TRY(far_done());
+    }
+    OK(cudaFreeHost(host));
+    return missing ? WRONG("%zu bytes of device 1 were not there after device 0's cudaFree", missing) : 0;
+}
+
+/* Device 1 reads memory that another stream of its own writes then. */
+HAZARD(event_stream)
+{
+    const size_t n = 64 * BT_KIB;
+    cudaStream_t b;
+    char *copied;
+    long bad = 0;
+
+    TRY(far_setup(n));
+    OK(cudaSetDevice(1));
+    OK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
+    OK(cudaMalloc((void **)&copied, n));
+    for (int round = 0; round < 2 && !bad; round++) {
+        TRY(far_fill(n, 0x11));
+        TRY(hold(far_stream));
+        OK(cudaMemcpyAsync(copied, far_buffer, n, cudaMemcpyDeviceToDevice, far_stream));
+        TRY(free_behind_far());
+        OK(cudaMemsetAsync(far_buffer, 0x22, n, b));
+        OK(cudaStreamSynchronize(b));
+        hold_release();
+        OK(cudaStreamSynchronize(far_stream));
+        bad = auto_count(copied, n, 0x11);
+        CHECK(bad >= 0);
+    }
+    OK(cudaFree(copied));
+    OK(cudaStreamDestroy(b));
+    return bad ? WRONG("%ld bytes of device 1 were written before they had been read", bad) : 0;
 }
 
 FAR_RACE(peer_copy, peer_put, cudaMemcpyDefault)

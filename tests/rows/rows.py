@@ -100,6 +100,7 @@ DRAWN = {
     "CUDA_TEXTURE_DESC *": "&drawn.texture_how",
     "CUevent *": "&drawn.event_made",
     "CUevent end": "drawn.end",
+    "CUevent event": "drawn.start",
     "CUevent start": "drawn.start",
     "CUexecAffinityParam *": "NULL",
     "CUgraphExec": "drawn.exec",

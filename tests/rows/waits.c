@@ -207,7 +207,16 @@ int effect_launch(const struct expectation *e)
     OK(accepted(e->row));
     IS(freed(), ORDERED);
     OK(accepted(row_find("cuGraphAddHostNode")));
-    return waits_once(e->row);
+    TRY(waits_once(e->row));
+    /* The node may be of another device than the stream. */
+    TRY(far_start());
+    OK(cuCtxSetCurrent(there));
+    CHECK(freed() >= 0); /* its first free waits */
+    IS(freed(), ORDERED);
+    given.stream = stream;
+    OK(accepted(e->row));
+    IS(freed(), WAITED);
+    return 0;
 }
 
 static int host_work(CUstream on)
