@@ -24,13 +24,16 @@
 /* CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN of CUDA 13.5: the lowest byte of the id is the device. */
 #define LOCATION_TYPE_PART_OF_DEVICE 6
 
-/* The latest events of the program, by their handles. */
-#define EVENTS       8192 /* a power of 2 */
-#define DEVICE_SHIFT 56   /* an entry is the handle, and over it the device that the event was made on, plus 1 */
+/* The latest events of the program, in sets by their handles. */
+#define EVENT_SETS   2048u
+#define EVENT_WAYS   4u
+#define EVENT_HANDLE (((uint64_t)1 << 56) - 1)
+#define DEVICE_SHIFT 56 /* an entry is the handle, and over it the device that the event was made on, plus 1 */
 
 static atomic_int devices;            /* number of devices that the process can use; 0: not known yet */
 static atomic_bool graphs_touch_host; /* a graph has, or may have, a node that touches host memory */
-static _Atomic(uint64_t) events[EVENTS];
+static _Atomic(uint64_t) events[EVENT_SETS][EVENT_WAYS];
+static atomic_uint events_forgotten;
 /* Streams that had gone when this thread's last launch of host work began; see hazard_host_work_end. */
 static __thread unsigned int streams_gone __attribute__((tls_model("initial-exec")));
 
@@ -221,9 +224,35 @@ static uint64_t event_entry(CUevent event, int device)
     return (uintptr_t)event | (uint64_t)(device + 1) << DEVICE_SHIFT;
 }
 
-static _Atomic(uint64_t) *event_at(CUevent event)
+static _Atomic(uint64_t) *event_set(CUevent event)
 {
-    return &events[((uintptr_t)event / sizeof(void *) * 0x9E3779B97F4A7C15ull >> 32) % EVENTS];
+    return events[((uintptr_t)event / sizeof(void *) * 0x9E3779B97F4A7C15ull >> 32) % EVENT_SETS];
+}
+
+/* Where the event is or can be; another one is forgotten for it if there are too many. Threads that come to a set at
+ * the same time may lose an entry. */
+static _Atomic(uint64_t) *event_place(CUevent event)
+{
+    _Atomic(uint64_t) *set = event_set(event), *empty = NULL;
+
+    for (unsigned int i = 0; i < EVENT_WAYS; i++) {
+        const uint64_t entry = atomic_load(&set[i]);
+
+        if ((entry & EVENT_HANDLE) == (uintptr_t)event)
+            return &set[i];
+        empty = entry ? empty : &set[i];
+    }
+    return empty ? empty : &set[atomic_fetch_add(&events_forgotten, 1) % EVENT_WAYS];
+}
+
+static bool event_is_of(CUevent event, int device)
+{
+    const _Atomic(uint64_t) *set = event_set(event);
+    bool is = false;
+
+    for (unsigned int i = 0; i < EVENT_WAYS && !is; i++)
+        is = atomic_load(&set[i]) == event_entry(event, device);
+    return is;
 }
 
 void hazard_event_made(CUevent event)
@@ -232,7 +261,7 @@ void hazard_event_made(CUevent event)
     CUdevice device;
 
     if (driver && !is_alone(driver) && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS)
-        atomic_store(event_at(event), event_entry(event, device));
+        atomic_store(event_place(event), event_entry(event, device));
 }
 
 struct policy *hazard_event_wait_begin(CUevent event, CUstream stream)
@@ -243,7 +272,7 @@ struct policy *hazard_event_wait_begin(CUevent event, CUstream stream)
     if (!driver || is_alone(driver))
         return NULL;
     device = hazard_context_device(driver, context_stream(driver, stream));
-    return atomic_load(event_at(event)) == event_entry(event, device) ? NULL : hazard_host_work_begin(stream);
+    return event_is_of(event, device) ? NULL : hazard_host_work_begin(stream);
 }
 
 int hazard_context_device(const struct real_driver *driver, CUcontext handle)

@@ -130,16 +130,19 @@ static int device_only(void)
     return 0;
 }
 
-/* Streams of a device that wait for one another. */
+/* Streams of a device that wait for one another, by many events. */
 static int device_event(void)
 {
-    cudaEvent_t event;
+    cudaEvent_t events[200];
     cudaStream_t b;
 
     OK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
-    OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    OK(cudaEventRecord(event, s));
-    OK(cudaStreamWaitEvent(b, event, 0));
+    for (int i = 0; i < 200; i++)
+        OK(cudaEventCreateWithFlags(&events[i], cudaEventDisableTiming));
+    for (int i = 0; i < 200; i++) {
+        OK(cudaEventRecord(events[i], s));
+        OK(cudaStreamWaitEvent(b, events[i], 0));
+    }
     return 0;
 }
 
