@@ -31,7 +31,7 @@ void falsify_place(struct falsify_places *places, void *at, const char *name, ..
 {
     va_list args;
 
-    assert_true(places->count < FALSIFY_COUNT(places->at));
+    assert_true(places->count < sizeof(places->at) / sizeof(places->at[0]));
     places->at[places->count].at = at;
     va_start(args, name);
     vsnprintf(places->at[places->count++].name, sizeof(places->at[0].name), name, args);
@@ -62,8 +62,7 @@ static void restore(void)
 
         memcpy(saved->at, saved->was, saved->size);
     }
-    if (now.restored)
-        now.restored();
+    now.restored();
 }
 
 void falsify_row(const char *name, ...)
@@ -81,8 +80,9 @@ void falsify_row(const char *name, ...)
 }
 
 /* False: the place has the wrong value already. */
-static bool put(const struct falsify_places *places, size_t i, const struct falsify_member *member, const char *wrong)
+static bool put(const struct falsify_member *member, size_t i, const char *wrong)
 {
+    const struct falsify_places *places = member->places;
     unsigned char *at = (unsigned char *)places->at[i].at + member->offset;
     uint64_t value = 0;
 
@@ -96,7 +96,7 @@ static bool put(const struct falsify_places *places, size_t i, const struct fals
 }
 
 /* The verdicts about each place, those places together that have the same one. */
-static void sweep(const struct falsify_places *places, const struct falsify_member *member, const char *wrong)
+static void sweep(const struct falsify_member *member, const char *wrong)
 {
     struct {
         char fault[160], names[ROW_MAX];
@@ -105,8 +105,8 @@ static void sweep(const struct falsify_places *places, const struct falsify_memb
     size_t count = 0, total = 0, k;
 
     assert_non_null(groups);
-    for (size_t i = 0; i < places->count; i++) {
-        if (put(places, i, member, wrong)) {
+    for (size_t i = 0; i < member->places->count; i++) {
+        if (put(member, i, wrong)) {
             const char *found = verdict();
 
             for (k = 0; k < count && strcmp(groups[k].fault, found) != 0;)
@@ -114,7 +114,7 @@ static void sweep(const struct falsify_places *places, const struct falsify_memb
             assert_true(k < VERDICTS_MAX);
             count = k < count ? count : count + 1;
             snprintf(groups[k].fault, sizeof(groups[k].fault), "%s", found);
-            strcat(strcat(groups[k].names, " "), places->at[i].name);
+            strcat(strcat(groups[k].names, " "), member->places->at[i].name);
             groups[k].count++;
             total++;
         }
@@ -128,13 +128,13 @@ static void sweep(const struct falsify_places *places, const struct falsify_memb
         fail_msg("not sound after \"%s %s\"", member->name, wrong);
 }
 
-void falsify_each(const struct falsify_places *places, const struct falsify_member *members, size_t count)
+void falsify_each(const struct falsify_member *members, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         char words[64], *rest = words;
 
         snprintf(words, sizeof(words), "%s", members[i].wrong);
         for (char *wrong; (wrong = strsep(&rest, " "));)
-            sweep(places, &members[i], wrong);
+            sweep(&members[i], wrong);
     }
 }

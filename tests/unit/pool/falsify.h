@@ -14,19 +14,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 
-/* wrong: values with blanks between, each a number, or one that is added ("+1", "-1"), or "~": the member's value in
- * the next place. A place that has the value already gets no verdict. */
-struct falsify_member {
-    const char *name;
-    size_t offset, size;
-    const char *wrong;
-};
-#define FALSIFY_MEMBER(type, member, wrong)                                                                            \
-    {                                                                                                                  \
-#type "." #member, offsetof(struct type, member), sizeof(((struct type *)0)->member), wrong                    \
-    }
-#define FALSIFY_COUNT(array) (sizeof(array) / sizeof((array)[0]))
-
 /* Places of one type. */
 struct falsify_places {
     size_t count;
@@ -38,10 +25,24 @@ struct falsify_places {
 __attribute__((format(printf, 3, 4))) void falsify_place(struct falsify_places *places, void *at, const char *name,
                                                          ...);
 
-/* The check from here on: its words, or NULL. The books are sound. restored: NULL, or what is to be done when numbers
- * that were wrong are right again. */
+/* wrong: values with blanks between, each a number, or one that is added ("+1", "-1"), or "~": the member's value in
+ * the next place. A place that has the value already gets no verdict. WRONG has the places of a type in of_TYPE. */
+struct falsify_member {
+    const struct falsify_places *places;
+    const char *name;
+    size_t offset, size;
+    const char *wrong;
+};
+#define WRONG(type, member, wrong)                                                                                     \
+    {                                                                                                                  \
+        &of_##type, #type "." #member, offsetof(struct type, member), sizeof(((struct type *)0)->member), wrong        \
+    }
+
+/* The check from here on: its words, or NULL. The books are sound. restored: what is to be done when numbers that were
+ * wrong are right again. */
 void falsify_begin(const char *(*check)(void), void (*restored)(void));
-void falsify_each(const struct falsify_places *places, const struct falsify_member *members, size_t count);
+#define FALSIFY_EACH(members) falsify_each(members, sizeof(members) / sizeof((members)[0]))
+void falsify_each(const struct falsify_member *members, size_t count);
 
 /* This many bytes are about to get a wrong value, until the next row. */
 void falsify_save(void *at, size_t size);

@@ -10,7 +10,8 @@
 #include "record.h"
 
 static struct host_stats sound_stats;
-static struct falsify_places pools, segments, blocks, lists, families, shards, magazines, tokens;
+static struct falsify_places of_host_pool, of_host_segment, of_host_block, of_host_list, of_host_family, of_host_shard,
+    of_host_magazine, of_host_token;
 
 static const char *check(void)
 {
@@ -77,7 +78,7 @@ static void list_places(struct host_list *list, size_t count, const char *name)
 {
     for (size_t i = 0; i < count; i++)
         if (list[i].first)
-            falsify_place(&lists, &list[i], "%s", name);
+            falsify_place(&of_host_list, &list[i], "%s", name);
 }
 
 static void describe(void)
@@ -86,16 +87,16 @@ static void describe(void)
     static const char *const lents[] = {" ready", " out", " freed", " kept"};
     unsigned int n;
 
-    falsify_place(&pools, fake.pool, "pool");
+    falsify_place(&of_host_pool, fake.pool, "pool");
     for (n = 0; n < fake.pool->table_count; n++) {
         struct host_segment *segment = fake.pool->table[n];
         unsigned int m = 0;
 
-        falsify_place(&segments, segment, "%u", n);
+        falsify_place(&of_host_segment, segment, "%u", n);
         record_add("%u: %zu KiB%s%s, stamp %u, %u live\n", n, segment->size / KIB, segment->starts ? ", slab" : "",
                    segment->passing ? ", passing" : "", (unsigned int)segment->stamp, segment->live);
         for (struct host_block *block = segment->first; block; block = block->after, m++) {
-            falsify_place(&blocks, block, "%u.%u", n, m);
+            falsify_place(&of_host_block, block, "%u.%u", n, m);
             record_add("%u.%u: %s%s, %zu granules, class %u, stamp %u\n", n, m, states[block->state],
                        block->state == HOST_LENT ? lents[block->lent] : "", block->size / HOST_GRANULE,
                        block->state == HOST_FRONT ? 0 : block->class,
@@ -104,14 +105,14 @@ static void describe(void)
     }
     n = 0;
     for (struct host_family *family = fake.pool->families; family; family = family->next) {
-        falsify_place(&families, family, "f%u", n++);
+        falsify_place(&of_host_family, family, "f%u", n++);
         list_places(family->waiting, HOST_CLASSES, "waiting");
         list_places(family->ready, HOST_CLASSES, "ready");
         list_places(family->bins, HOST_BINS, "bin");
     }
     n = 0;
     for (struct host_token *token = fake.pool->tokens.first; token; token = token->next) {
-        falsify_place(&tokens, token, "token%u", n);
+        falsify_place(&of_host_token, token, "token%u", n);
         record_add("token%u: %u\n", n++, (unsigned int)token->epoch);
     }
     record_add("epoch %u, recorded %u, done %u\n", (unsigned int)fake.pool->tokens.epoch,
@@ -119,13 +120,13 @@ static void describe(void)
     for (n = 0; n < HOST_SHARDS; n++) {
         struct host_shard *shard = &fake.pool->shards[n];
 
-        falsify_place(&shards, shard, "s%u", n);
+        falsify_place(&of_host_shard, shard, "s%u", n);
         list_places(&shard->freed, 1, "freed");
         list_places(&shard->kept, 1, "kept");
         list_places(shard->buckets, HOST_SHARD_BUCKETS, "bucket");
         for (unsigned int i = 0; i < HOST_MAGAZINES; i++)
             if (shard->magazines[i].count || n < 2) {
-                falsify_place(&magazines, &shard->magazines[i], "s%u.%u", n, i);
+                falsify_place(&of_host_magazine, &shard->magazines[i], "s%u.%u", n, i);
                 list_places(&shard->magazines[i].list, 1, "magazine");
             }
         if (shard->out)
@@ -135,72 +136,34 @@ static void describe(void)
     }
 }
 
-static const struct falsify_member pool_members[] =
-    {
-        FALSIFY_MEMBER(host_pool, table_count, "-1"),      FALSIFY_MEMBER(host_pool, tokens.done, "+1 -1 0"),
-        FALSIFY_MEMBER(host_pool, tokens.epoch, "+1 -1"),  FALSIFY_MEMBER(host_pool, stats.live, "+1 -1"),
-        FALSIFY_MEMBER(host_pool, stats.blocks, "+1 -1"),  FALSIFY_MEMBER(host_pool, stats.waiting, "+1 -1"),
-        FALSIFY_MEMBER(host_pool, stats.passing, "+1 -1"), FALSIFY_MEMBER(host_pool, stats.held, "+1 -1"),
-        FALSIFY_MEMBER(host_pool, stats.idle, "+1 -1"),    FALSIFY_MEMBER(host_pool, stats.segments, "+1 -1"),
-},
-                                   segment_members[] =
-                                       {
-                                           FALSIFY_MEMBER(host_segment, addr, "+512 -512 ~"),
-                                           FALSIFY_MEMBER(host_segment, size, "+512 -512"),
-                                           FALSIFY_MEMBER(host_segment, first, "0"),
-                                           FALSIFY_MEMBER(host_segment, starts, "0"),
-                                           FALSIFY_MEMBER(host_segment, stamp, "+1 -1 0"),
-                                           FALSIFY_MEMBER(host_segment, live, "+1 -1"),
-                                           FALSIFY_MEMBER(host_segment, passing, "0 1"),
-},
-                                   block_members[] =
-                                       {
-                                           FALSIFY_MEMBER(host_block, addr, "+512 -512 ~"),
-                                           FALSIFY_MEMBER(host_block, size, "+512 -512 0"),
-                                           FALSIFY_MEMBER(host_block, requested, "+1 -1 0 +512 -512"),
-                                           FALSIFY_MEMBER(host_block, stamp, "+1 -1 +9 0"),
-                                           FALSIFY_MEMBER(host_block, segment, "0 ~"),
-                                           FALSIFY_MEMBER(host_block, before, "0 ~"),
-                                           FALSIFY_MEMBER(host_block, after, "0"),
-                                           FALSIFY_MEMBER(host_block, prev, "0 ~"),
-                                           FALSIFY_MEMBER(host_block, next, "0 ~"),
-                                           FALSIFY_MEMBER(host_block, state, "0 1 2 3 4 5 6"),
-                                           FALSIFY_MEMBER(host_block, lent, "0 1 2 3"),
-                                           FALSIFY_MEMBER(host_block, shard, "+1"),
-                                           FALSIFY_MEMBER(host_block, class, "+1 -1"),
-},
-                                   list_members[] =
-                                       {
-                                           FALSIFY_MEMBER(host_list, first, "0 ~"),
-                                           FALSIFY_MEMBER(host_list, last, "0 ~"),
-},
-                                   family_members[] =
-                                       {
-                                           FALSIFY_MEMBER(host_family, bin_set[0], "0 +1 -9223372036854775808"),
-                                           FALSIFY_MEMBER(host_family, bin_set[1], "0 +1"),
-},
-                                   shard_members[] =
-                                       {
-                                           FALSIFY_MEMBER(host_shard, live, "+1"),
-                                           FALSIFY_MEMBER(host_shard, blocks, "+1"),
-                                           FALSIFY_MEMBER(host_shard, out, "+1 -1"),
-                                           FALSIFY_MEMBER(host_shard, freed_count, "+1 -1"),
-                                           FALSIFY_MEMBER(host_shard, kept_count, "+1 -1"),
-},
-                                   magazine_members[] =
-                                       {
-                                           FALSIFY_MEMBER(host_magazine, count, "+1 -1"),
-},
-                                   token_members[] = {
-                                       FALSIFY_MEMBER(host_token, epoch, "+1 -1 0 ~"),
-                                       FALSIFY_MEMBER(host_token, next, "0 ~"),
-                                       FALSIFY_MEMBER(host_token, gone, "0 1"),
+/* clang-format off */
+static const struct falsify_member members[] = {
+    WRONG(host_pool, table_count, "-1"), WRONG(host_pool, tokens.done, "+1 -1 0"),
+    WRONG(host_pool, tokens.epoch, "+1 -1"), WRONG(host_pool, stats.live, "+1 -1"),
+    WRONG(host_pool, stats.blocks, "+1 -1"), WRONG(host_pool, stats.waiting, "+1 -1"),
+    WRONG(host_pool, stats.passing, "+1 -1"), WRONG(host_pool, stats.held, "+1 -1"),
+    WRONG(host_pool, stats.idle, "+1 -1"), WRONG(host_pool, stats.segments, "+1 -1"),
+    WRONG(host_segment, addr, "+512 -512 ~"), WRONG(host_segment, size, "+512 -512"), WRONG(host_segment, first, "0"),
+    WRONG(host_segment, starts, "0"), WRONG(host_segment, stamp, "+1 -1 0"), WRONG(host_segment, live, "+1 -1"),
+    WRONG(host_segment, passing, "0 1"),
+    WRONG(host_block, addr, "+512 -512 ~"), WRONG(host_block, size, "+512 -512 0"),
+    WRONG(host_block, requested, "+1 -1 0 +512 -512"), WRONG(host_block, stamp, "+1 -1 +9 0"),
+    WRONG(host_block, segment, "0 ~"), WRONG(host_block, before, "0 ~"), WRONG(host_block, after, "0"),
+    WRONG(host_block, prev, "0 ~"), WRONG(host_block, next, "0 ~"), WRONG(host_block, state, "0 1 2 3 4 5 6"),
+    WRONG(host_block, lent, "0 1 2 3"), WRONG(host_block, shard, "+1"), WRONG(host_block, class, "+1 -1"),
+    WRONG(host_list, first, "0 ~"), WRONG(host_list, last, "0 ~"),
+    WRONG(host_family, bin_set[0], "0 +1 -9223372036854775808"), WRONG(host_family, bin_set[1], "0 +1"),
+    WRONG(host_shard, live, "+1"), WRONG(host_shard, blocks, "+1"), WRONG(host_shard, out, "+1 -1"),
+    WRONG(host_shard, freed_count, "+1 -1"), WRONG(host_shard, kept_count, "+1 -1"),
+    WRONG(host_magazine, count, "+1 -1"),
+    WRONG(host_token, epoch, "+1 -1 0 ~"), WRONG(host_token, next, "0 ~"), WRONG(host_token, gone, "0 1"),
 };
+/* clang-format on */
 
 static void falsify_tokens(void)
 {
     struct host_tokens *is = &fake.pool->tokens;
-    struct host_token *last = tokens.at[tokens.count - 1].at;
+    struct host_token *last = of_host_token.at[of_host_token.count - 1].at;
 
     for (uint64_t recorded = is->recorded - 1; recorded <= is->epoch; recorded++)
         for (uint64_t done = is->done; done <= is->epoch; done++) {
@@ -233,7 +196,7 @@ static void falsify_blocks(void)
     const size_t granules = HOST_SLAB / HOST_GRANULE;
     const size_t at[] = {0, (some.live->addr - slab->addr) / HOST_GRANULE, granules / 2, granules - 1};
 
-    for (size_t i = 0; i < FALSIFY_COUNT(at); i++) {
+    for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
         FALSIFY(slab->starts[at[i]], slab->starts[at[i]] ? NULL : some.live);
         falsify_row("start %zu", at[i]);
     }
@@ -255,8 +218,8 @@ static void falsify_blocks(void)
 
 static void falsify_lists(void)
 {
-    struct host_shard *shard = shards.at[0].at;
-    struct host_list *waiting = lists.at[0].at, *bucket = shard->buckets;
+    struct host_shard *shard = of_host_shard.at[0].at;
+    struct host_list *waiting = of_host_list.at[0].at, *bucket = shard->buckets;
     const size_t others[] = {0, 1, 2, HOST_SHARD_BUCKETS - 1};
 
     FALSIFY(waiting->first, NULL);
@@ -264,7 +227,7 @@ static void falsify_lists(void)
     falsify_row("what is waiting is on no list");
     while (!bucket->first)
         bucket++;
-    for (size_t i = 0; i < FALSIFY_COUNT(others); i++) {
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         FALSIFY(bucket->first, NULL);
         FALSIFY(bucket->last, NULL);
         FALSIFY(shard->buckets[others[i]].first, some.out);
@@ -276,10 +239,10 @@ static void falsify_lists(void)
 /* Each segment beside the one before it, and a granule nearer. */
 static void falsify_table(void)
 {
-    for (size_t i = 1; i < segments.count; i++)
+    for (size_t i = 1; i < of_host_segment.count; i++)
         for (size_t over = 0; over <= HOST_GRANULE; over += HOST_GRANULE) {
-            const struct host_segment *before = segments.at[i - 1].at;
-            struct host_segment *segment = segments.at[i].at;
+            const struct host_segment *before = of_host_segment.at[i - 1].at;
+            struct host_segment *segment = of_host_segment.at[i].at;
             const uint64_t away = segment->addr - before->addr - before->size + over;
 
             FALSIFY(segment->addr, segment->addr - away);
@@ -289,8 +252,6 @@ static void falsify_table(void)
         }
 }
 
-#define EACH(places, members) falsify_each(&(places), members, FALSIFY_COUNT(members))
-
 CASE(test_each_number)
 {
     prepare();
@@ -299,14 +260,7 @@ CASE(test_each_number)
     falsify_begin(check, restored);
     record_begin("pool/host_sound");
     describe();
-    EACH(pools, pool_members);
-    EACH(segments, segment_members);
-    EACH(blocks, block_members);
-    EACH(lists, list_members);
-    EACH(families, family_members);
-    EACH(shards, shard_members);
-    EACH(magazines, magazine_members);
-    EACH(tokens, token_members);
+    FALSIFY_EACH(members);
     falsify_tokens();
     falsify_blocks();
     falsify_lists();

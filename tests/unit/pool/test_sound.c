@@ -15,7 +15,7 @@
 
 static struct fake *fake;
 static struct pool *pool;
-static struct falsify_places pools, segments, blocks, magazines;
+static struct falsify_places of_pool, of_segment, of_block, of_magazine;
 
 static const char *check(void)
 {
@@ -125,69 +125,55 @@ static void describe(void)
     static const char *const states[] = {"free", "live", "deferred", "cached"};
     unsigned int n = 0, m;
 
-    falsify_place(&pools, pool, "pool");
+    falsify_place(&of_pool, pool, "pool");
     for (unsigned int i = 0; i < MAGAZINES; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
-        falsify_place(&magazines, magazine, "m%u", i);
+        falsify_place(&of_magazine, magazine, "m%u", i);
         if (magazine->used)
             record_add("m%u: %u cached, %u strays, %u deferred\n", i, magazine->cached_count, magazine->strays_count,
                        magazine->deferred_count);
     }
     for (struct segment *segment = pool->segments; segment; segment = segment->next, n++) {
-        falsify_place(&segments, segment, "%u", n);
+        falsify_place(&of_segment, segment, "%u", n);
         record_add("%u: %zu KiB%s%s%s%s%s\n", n, segment->size / KIB, segment->shared ? ", shared" : "",
                    segment->owner ? ", of m" : "",
-                   segment->owner ? magazines.at[segment->owner - pool->magazines].name + 1 : "",
+                   segment->owner ? of_magazine.at[segment->owner - pool->magazines].name + 1 : "",
                    segment->exposed ? ", packed" : "", segment->withdrawn ? ", withdrawn" : "");
         m = 0;
         for (struct block *block = segment->first; block; block = block->next, m++) {
-            falsify_place(&blocks, block, "%u.%u", n, m);
+            falsify_place(&of_block, block, "%u.%u", n, m);
             record_add("%u.%u: %s, %zu granules, list %u\n", n, m, states[block->state], block->size / POOL_GRANULE,
                        is_free(block) ? 0 : block->list);
         }
     }
 }
 
-static const struct falsify_member
-    pool_members[] =
-        {
-            FALSIFY_MEMBER(pool, shown.withdrawn, "+1 -1"), FALSIFY_MEMBER(pool, shown.magazine_count, "+1 -1 0"),
-            FALSIFY_MEMBER(pool, shown.deferring, "+1 -1"), FALSIFY_MEMBER(pool, shown.ordering, "1"),
-            FALSIFY_MEMBER(pool, books.live, "+1 -1"),      FALSIFY_MEMBER(pool, books.idle, "+1 -1"),
-            FALSIFY_MEMBER(pool, exposed, "+1 -1"),         FALSIFY_MEMBER(pool, exposed_wholly, "+1 -1"),
-            FALSIFY_MEMBER(pool, handed, "+1 -1"),          FALSIFY_MEMBER(pool, releasing, "1"),
-            FALSIFY_MEMBER(pool, stats.held, "+1 -1"),      FALSIFY_MEMBER(pool, idle_first, "0"),
-            FALSIFY_MEMBER(pool, idle_last, "0"),
-},
-    magazine_members[] =
-        {
-            FALSIFY_MEMBER(magazine, used, "0 1"),           FALSIFY_MEMBER(magazine, cached_count, "+1 -1"),
-            FALSIFY_MEMBER(magazine, strays_count, "+1 -1"), FALSIFY_MEMBER(magazine, strays, "0 ~"),
-            FALSIFY_MEMBER(magazine, handed, "+1 -1"),       FALSIFY_MEMBER(magazine, deferred, "0"),
-            FALSIFY_MEMBER(magazine, books.live, "+1 -1"),   FALSIFY_MEMBER(magazine, books.idle, "+1 -1"),
-},
-    segment_members[] =
-        {
-            FALSIFY_MEMBER(segment, addr, "+512 -512"),  FALSIFY_MEMBER(segment, size, "+2097152 -2097152"),
-            FALSIFY_MEMBER(segment, owner, "0 ~ +1 -1"), FALSIFY_MEMBER(segment, used, "+1 -1"),
-            FALSIFY_MEMBER(segment, pool, "0"),          FALSIFY_MEMBER(segment, first, "0"),
-            FALSIFY_MEMBER(segment, skip, "512 1024 0"), FALSIFY_MEMBER(segment, shared, "0 1"),
-            FALSIFY_MEMBER(segment, exposed, "+1 -1 0"), FALSIFY_MEMBER(segment, withdrawn, "0 1"),
-            FALSIFY_MEMBER(segment, suspended, "0 1"),   FALSIFY_MEMBER(segment, idle_prev, "0 ~"),
-            FALSIFY_MEMBER(segment, idle_next, "0 ~"),
-},
-    block_members[] = {
-        FALSIFY_MEMBER(block, state, "0 1 2 3"),    FALSIFY_MEMBER(block, list, "+1 -1"),
-        FALSIFY_MEMBER(block, addr, "+512 -512 ~"), FALSIFY_MEMBER(block, size, "+512 -512 +1 0"),
-        FALSIFY_MEMBER(block, segment, "0 ~"),      FALSIFY_MEMBER(block, prev, "0 ~"),
-        FALSIFY_MEMBER(block, next, "0"),           FALSIFY_MEMBER(block, link, "0"),
+/* clang-format off */
+static const struct falsify_member members[] = {
+    WRONG(pool, shown.withdrawn, "+1 -1"), WRONG(pool, shown.magazine_count, "+1 -1 0"),
+    WRONG(pool, shown.deferring, "+1 -1"), WRONG(pool, shown.ordering, "1"), WRONG(pool, books.live, "+1 -1"),
+    WRONG(pool, books.idle, "+1 -1"), WRONG(pool, exposed, "+1 -1"), WRONG(pool, exposed_wholly, "+1 -1"),
+    WRONG(pool, handed, "+1 -1"), WRONG(pool, releasing, "1"), WRONG(pool, stats.held, "+1 -1"),
+    WRONG(pool, idle_first, "0"), WRONG(pool, idle_last, "0"),
+    WRONG(magazine, used, "0 1"), WRONG(magazine, cached_count, "+1 -1"), WRONG(magazine, strays_count, "+1 -1"),
+    WRONG(magazine, strays, "0 ~"), WRONG(magazine, handed, "+1 -1"), WRONG(magazine, deferred, "0"),
+    WRONG(magazine, books.live, "+1 -1"), WRONG(magazine, books.idle, "+1 -1"),
+    WRONG(segment, addr, "+512 -512"), WRONG(segment, size, "+2097152 -2097152"), WRONG(segment, owner, "0 ~ +1 -1"),
+    WRONG(segment, used, "+1 -1"), WRONG(segment, pool, "0"), WRONG(segment, first, "0"),
+    WRONG(segment, skip, "512 1024 0"), WRONG(segment, shared, "0 1"), WRONG(segment, exposed, "+1 -1 0"),
+    WRONG(segment, withdrawn, "0 1"), WRONG(segment, suspended, "0 1"), WRONG(segment, idle_prev, "0 ~"),
+    WRONG(segment, idle_next, "0 ~"),
+    WRONG(block, state, "0 1 2 3"), WRONG(block, list, "+1 -1"), WRONG(block, addr, "+512 -512 ~"),
+    WRONG(block, size, "+512 -512 +1 0"), WRONG(block, segment, "0 ~"), WRONG(block, prev, "0 ~"),
+    WRONG(block, next, "0"), WRONG(block, link, "0"),
 };
+/* clang-format on */
 
 static void remap(void)
 {
-    for (size_t i = 0; i < blocks.count; i++) {
-        struct block *block = blocks.at[i].at;
+    for (size_t i = 0; i < of_block.count; i++) {
+        struct block *block = of_block.at[i].at;
 
         map_block_set(block->addr, is_free(block) ? NULL : block);
     }
@@ -245,7 +231,7 @@ static void falsify_tail(void)
 
 static void falsify_lists(void)
 {
-    struct magazine *magazine = magazines.at[0].at, *last = magazines.at[2].at;
+    struct magazine *magazine = of_magazine.at[0].at, *last = of_magazine.at[2].at;
     struct block *small = some.cached, *end = small->link, *stray = some.stray, *large = some.large;
 
     for (unsigned int list = 0; list < LISTS; list += 32) {
@@ -296,8 +282,8 @@ static void falsify_idle(void)
 {
     struct segment *prev = pool->idle_last->idle_prev;
 
-    for (size_t i = 0; i < segments.count; i++) {
-        struct segment *segment = segments.at[i].at;
+    for (size_t i = 0; i < of_segment.count; i++) {
+        struct segment *segment = of_segment.at[i].at;
 
         for (int behind = 0; behind < 2; behind++) {
             struct segment *before = behind ? pool->idle_last : prev;
@@ -307,7 +293,7 @@ static void falsify_idle(void)
             FALSIFY(segment->idle_next, NULL);
             if (!behind)
                 FALSIFY(pool->idle_last, segment);
-            falsify_row("%s is %s the last idle segment", segments.at[i].name, behind ? "behind" : "in place of");
+            falsify_row("%s is %s the last idle segment", of_segment.at[i].name, behind ? "behind" : "in place of");
         }
     }
 }
@@ -315,7 +301,7 @@ static void falsify_idle(void)
 static void falsify_sums(void)
 {
     struct segment *segment = some.live->segment, *whole = pool->idle_last;
-    struct magazine *other = magazines.at[1].at;
+    struct magazine *other = of_magazine.at[1].at;
 
     FALSIFY(pool->stats.held, pool->stats.held + 1);
     FALSIFY(pool->releasing, 1);
@@ -350,13 +336,13 @@ UNIT_CASE(test_each_number)
     record_begin("pool/sound");
     describe();
     falsify_begin(check, remap);
-    falsify_each(&pools, pool_members, FALSIFY_COUNT(pool_members));
-    falsify_each(&magazines, magazine_members, FALSIFY_COUNT(magazine_members));
-    falsify_each(&segments, segment_members, FALSIFY_COUNT(segment_members));
-    falsify_each(&blocks, block_members, FALSIFY_COUNT(block_members));
+    FALSIFY_EACH(members);
     falsify_tail();
     falsify_lists();
     falsify_idle();
     falsify_sums();
     assert_true(record_end());
+    pool_destroy(pool);
+    fake_delete(fake);
+    alarm(0);
 }
