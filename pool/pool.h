@@ -247,7 +247,7 @@ enum pool_deferred {
     POOL_DEFERRED_NONE,
     POOL_DEFERRED_UNKNOWN, /* POOL_FREED_UNMARKED alone */
     POOL_DEFERRED_OTHERS,
-    POOL_DEFERRED_OWN,     /* some are the calling thread's */
+    POOL_DEFERRED_OWN, /* some are the calling thread's */
 };
 enum pool_deferred pool_deferred_by(struct pool *pool);
 
