@@ -411,7 +411,7 @@ static int refuse_fill(void *arg, uint64_t addr, size_t size, bool shared, bool 
     return fresh ? 0 : -EBUSY;
 }
 
-/* What a stream's word has published widens the budget again, if it could be filled. */
+/* Blocks that a stream's word has published widen the budget again, if they could be filled. */
 KEPT_CASE(test_streams_word_widens_the_budget)
 {
     struct pool_config config = fake_config(env->fake);
