@@ -33,9 +33,11 @@ struct falsify_member {
     size_t offset, size;
     const char *wrong;
 };
+/* Some are pointers. */
+#define BYTES_OF(lvalue) sizeof(lvalue) /* NOLINT(bugprone-sizeof-expression) */
 #define WRONG(type, member, wrong)                                                                                     \
     {                                                                                                                  \
-        &of_##type, #type "." #member, offsetof(struct type, member), sizeof(((struct type *)0)->member), wrong        \
+        &of_##type, #type "." #member, offsetof(struct type, member), BYTES_OF(((struct type *)0)->member), wrong      \
     }
 
 /* The check from here on: its words, or NULL. The books are sound. restored: what is to be done when numbers that were
@@ -46,7 +48,7 @@ void falsify_each(const struct falsify_member *members, size_t count);
 
 /* This many bytes are about to get a wrong value, until the next row. */
 void falsify_save(void *at, size_t size);
-#define FALSIFY(lvalue, wrong) (falsify_save(&(lvalue), sizeof(lvalue)), (void)((lvalue) = (wrong)))
+#define FALSIFY(lvalue, wrong) (falsify_save(&(lvalue), BYTES_OF(lvalue)), (void)((lvalue) = (wrong)))
 /* A row with this name for what FALSIFY has done. */
 __attribute__((format(printf, 1, 2))) void falsify_row(const char *name, ...);
 
