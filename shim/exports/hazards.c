@@ -31,7 +31,7 @@
 #define DEVICE_SHIFT 56 /* an entry is the handle, and over it the device that the event was made on, plus 1 */
 
 static atomic_int devices;            /* number of devices that the process can use; 0: not known yet */
-static atomic_bool graphs_touch_host; /* a graph has, or may have, a node that touches host memory */
+static atomic_bool graphs_touch_host; /* a graph touches host memory, or is of several devices; or it may */
 static _Atomic(uint64_t) events[EVENT_SETS][EVENT_WAYS];
 static atomic_uint events_forgotten;
 /* Streams that had gone when this thread's last launch of host work began; see hazard_host_work_end. */
@@ -264,6 +264,18 @@ void hazard_event_made(CUevent event)
         atomic_store(event_place(event), event_entry(event, device));
 }
 
+void hazard_event_gone(CUevent event)
+{
+    _Atomic(uint64_t) *set = event_set(event);
+
+    for (unsigned int i = 0; i < EVENT_WAYS; i++) {
+        uint64_t entry = atomic_load(&set[i]);
+
+        if (entry && (entry & EVENT_HANDLE) == (uintptr_t)event)
+            atomic_compare_exchange_strong(&set[i], &entry, 0);
+    }
+}
+
 struct policy *hazard_event_wait_begin(CUevent event, CUstream stream)
 {
     const struct real_driver *driver = policy_auto_driver();
@@ -272,7 +284,12 @@ struct policy *hazard_event_wait_begin(CUevent event, CUstream stream)
     if (!driver || is_alone(driver))
         return NULL;
     device = hazard_context_device(driver, context_stream(driver, stream));
-    return event_is_of(event, device) ? NULL : hazard_host_work_begin(stream);
+    if (event_is_of(event, device))
+        return NULL;
+    /* The wait may draw the stream into a capture, whose graph is one of several devices then. */
+    if (capture_active())
+        hazard_graph_node();
+    return hazard_host_work_begin(stream);
 }
 
 int hazard_context_device(const struct real_driver *driver, CUcontext handle)

@@ -31,10 +31,11 @@ void hazard_host_work_end(struct policy *policy, CUstream stream);
 struct policy *hazard_copy_begin(CUdeviceptr to, CUdeviceptr from, CUstream stream);
 /* As hazard_host_work_begin, for the launch of a graph, if any graph's work is such. */
 struct policy *hazard_graph_launch_begin(CUstream stream);
-/* An event was made on the current device; a stream is about to wait for one. If it may be another device's, a free
- * that waits for the stream natively waits for that device's work, too, which the queue of the stream's context does
- * not order: begin and hazard_host_work_end are as around host work. */
+/* An event was made on the current device; one is about to go; a stream is about to wait for one. If it may be another
+ * device's, a free that waits for the stream natively waits for that device's work, too, which the queue of the
+ * stream's context does not order: begin and hazard_host_work_end are as around host work. */
 void hazard_event_made(CUevent event);
+void hazard_event_gone(CUevent event);
 struct policy *hazard_event_wait_begin(CUevent event, CUstream stream);
 /* Two reports about graphs: a graph built by hand got a node that touches host memory or runs on the host; it got a
  * memset node for memory at `to`. */

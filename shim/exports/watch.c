@@ -191,14 +191,12 @@ static void host_work_after(struct watch *w)
     launched(w);
 }
 
-#define event_made_before(...)     NOTHING
-#define event_made_after(w, event) hazard_event_made(*(event))
-#define event_wait_after(w, event) launched(w)
-
-static void event_wait_before(struct watch *w, CUevent event)
-{
-    w->policy = hazard_event_wait_begin(event, w->stream);
-}
+#define event_made_before(...)      NOTHING
+#define event_made_after(w, event)  hazard_event_made(*(event))
+#define event_gone_before(w, event) hazard_event_gone(event)
+#define event_gone_after(...)       NOTHING
+#define event_wait_before(w, event) ((w)->policy = hazard_event_wait_begin(event, (w)->stream))
+#define event_wait_after(w, event)  launched(w)
 
 static void stream_wait_before(struct watch *w)
 {

@@ -22,6 +22,7 @@
 #undef cuStreamBeginCapture
 #undef cuGraphInstantiate
 #undef cuEventElapsedTime
+#undef cuEventDestroy
 #undef cuGraphAddNode
 #undef cuIpcOpenMemHandle
 #undef cuMemcpyBatchAsync

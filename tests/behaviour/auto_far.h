@@ -68,6 +68,39 @@ BT_UNUSED static int far_check(size_t n, int byte)
     return bad ? WRONG("%ld bytes were fetched before they were written", bad) : 0;
 }
 
+/* A graph of device 0, whose node on device 1 copies n bytes. The streams by which device 1 joins the capture, and by
+ * which device 0 waits for it, have not been part of it before. */
+BT_UNUSED static int far_graph(void *to, const void *from, size_t n, cudaGraphExec_t *ret)
+{
+    cudaStream_t first, far, last;
+    cudaEvent_t begun, copied, joined;
+    cudaGraph_t captured;
+
+    OK(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking));
+    OK(cudaStreamCreateWithFlags(&last, cudaStreamNonBlocking));
+    OK(cudaEventCreateWithFlags(&begun, cudaEventDisableTiming));
+    OK(cudaEventCreateWithFlags(&joined, cudaEventDisableTiming));
+    OK(cudaSetDevice(1));
+    OK(cudaStreamCreateWithFlags(&far, cudaStreamNonBlocking));
+    OK(cudaEventCreateWithFlags(&copied, cudaEventDisableTiming));
+    OK(cudaStreamBeginCapture(first, cudaStreamCaptureModeThreadLocal));
+    OK(cudaEventRecord(begun, first));
+    OK(cudaStreamWaitEvent(far, begun, 0));
+    OK(cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToDevice, far));
+    OK(cudaEventRecord(copied, far));
+    OK(cudaStreamWaitEvent(last, copied, 0));
+    OK(cudaEventRecord(joined, last));
+    OK(cudaStreamWaitEvent(first, joined, 0));
+    OK(cudaStreamEndCapture(first, &captured));
+    OK(cudaSetDevice(0));
+    OK(cudaGraphInstantiate(ret, captured, 0));
+    OK(cudaGraphDestroy(captured));
+    OK(cudaStreamDestroy(far));
+    OK(cudaStreamDestroy(last));
+    OK(cudaStreamDestroy(first));
+    return 0;
+}
+
 /* auto_now->copy brings the bytes to u. */
 BT_UNUSED static int far_put(char *u, size_t n, int byte)
 {

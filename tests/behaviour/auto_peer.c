@@ -2,7 +2,7 @@
 /*
  * auto_peer.c - what another device may count on after cudaFree: the races of auto.h with peer copies of every kind,
  * peer access, a graph of the other device, memory that both devices map; and on the other device, if device 0 waits
- * for it by an event.
+ * for it by an event, or runs a graph of both.
  *
  * Natively each is right, because cudaFree has waited on the host. Other contexts are in auto_context.c, network cards
  * in auto_nic.c, other processes in auto_ipc.c, the calls of CUDA 13.1 and later in auto_later.c.
@@ -441,6 +441,43 @@ HAZARD(event_stream)
     OK(cudaFree(copied));
     OK(cudaStreamDestroy(b));
     return bad ? WRONG("%ld bytes of device 1 were written before they had been read", bad) : 0;
+}
+
+/* Device 1 reads memory in a graph of device 0, and a stream of its own writes that memory after device 0's free. */
+HAZARD(graph_stream)
+{
+    const size_t n = 64 * BT_KIB;
+    cudaGraphExec_t graph;
+    cudaStream_t a, b;
+    char *copied;
+    long bad = 0;
+    void *x;
+
+    TRY(far_setup(n));
+    OK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
+    OK(cudaSetDevice(1));
+    OK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
+    OK(cudaMalloc((void **)&copied, n));
+    OK(cudaSetDevice(0));
+    TRY(far_graph(copied, far_buffer, n, &graph));
+    for (int round = 0; round < 2 && !bad; round++) {
+        TRY(far_fill(n, 0x11));
+        OK(cudaSetDevice(0));
+        OK(cudaMalloc(&x, 1000));
+        TRY(hold(a));
+        OK(cudaGraphLaunch(graph, a));
+        OK(cudaFree(x));
+        OK(cudaSetDevice(1));
+        OK(cudaMemsetAsync(far_buffer, 0x22, n, b));
+        OK(cudaStreamSynchronize(b));
+        hold_release();
+        OK(cudaSetDevice(0));
+        OK(cudaStreamSynchronize(a));
+        OK(cudaSetDevice(1));
+        bad = auto_count(copied, n, 0x11);
+        CHECK(bad >= 0);
+    }
+    return bad ? WRONG("%ld bytes of device 1 were written before a graph had read them", bad) : 0;
 }
 
 FAR_RACE(peer_copy, peer_put, cudaMemcpyDefault)

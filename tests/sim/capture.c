@@ -127,15 +127,24 @@ CUresult sim_capture_add(CUstream s, struct sim_work *w)
     return CUDA_SUCCESS;
 }
 
+/* The streams that may be part of a capture: those of its own context, and of each device's primary one. */
+#define OWN (-1)
+static CUstream streams_of(const struct sim_capture *cap, int dev)
+{
+    return dev == OWN ? cap->ctx->streams : sim_primary(dev)->streams;
+}
+
 /* Take the capture off all its streams. */
 void sim_capture_end(struct sim_capture *cap)
 {
     struct sim_capture **at = &captures;
 
-    for (CUstream s = cap->ctx->streams; s; s = s->next) {
-        if (s->cap == cap) {
-            s->cap = NULL;
-            sim_nodes_clear(&s->deps);
+    for (int dev = OWN; dev < sim_settings.devices; dev++) {
+        for (CUstream s = streams_of(cap, dev); s; s = s->next) {
+            if (s->cap == cap) {
+                s->cap = NULL;
+                sim_nodes_clear(&s->deps);
+            }
         }
     }
     while (*at != cap)
@@ -190,9 +199,10 @@ static bool unjoined(struct sim_capture *cap)
         cap->graph->nodes.at[i]->mark = false;
     for (size_t i = 0; i < cap->origin->deps.n; i++)
         mark(cap->origin->deps.at[i]);
-    for (CUstream s = cap->ctx->streams; s; s = s->next) {
-        for (size_t i = 0; s->cap == cap && i < s->deps.n; i++)
-            found = found || !s->deps.at[i]->mark;
+    for (int dev = OWN; dev < sim_settings.devices; dev++) {
+        for (CUstream s = streams_of(cap, dev); s; s = s->next)
+            for (size_t i = 0; s->cap == cap && i < s->deps.n; i++)
+                found = found || !s->deps.at[i]->mark;
     }
     return found;
 }

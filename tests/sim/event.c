@@ -109,7 +109,8 @@ static CUresult wait_captured(CUstream s, CUevent e)
 
     if (!cap)
         return CUDA_ERROR_CAPTURED_EVENT;
-    if (s->legacy || s->ctx != cap->ctx) {
+    /* A stream of another device can join. */
+    if (s->legacy || (s->ctx != cap->ctx && !(s->ctx->primary && cap->ctx->primary))) {
         sim_capture_lose(cap);
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }

@@ -115,9 +115,13 @@ MUTANTS = [
     Mutant("auto: a texture that is destroyed makes the devices strict", ["rows driver"], [
         ("policy_frees_wait(/* others: */ true);", 'policy_strict(POLICY_ALL, "");', "texture_goes_before")]),
     Mutant("auto: a wait for another device's event is not seen", ["auto_peer static auto", "rows driver"], [
-        ("event_is_of(event, device) ? NULL : hazard_host_work_begin(stream)", "NULL")]),
+        ("return hazard_host_work_begin(stream);", "return NULL;", "hazard_event_wait_begin")]),
     Mutant("auto: a wait for an event of the same device counts as one for another's", ["auto_nowait static auto"], [
-        ("event_is_of(event, device) ? NULL", "false ? NULL")]),
+        ("if (event_is_of(event, device))", "if (false)")]),
+    Mutant("auto: a wait that draws a stream of another device into a capture is not seen", ["auto_peer static auto", "shim_launches"], [
+        ("if (capture_active()) hazard_graph_node();", "")]),
+    Mutant("auto: an event that is destroyed is remembered", ["shim_launches"], [
+        ("hazard_event_gone(event)", "NOTHING")]),
     Mutant("auto: an event's device is not looked at", ["auto_peer static auto"], [
         ("(uint64_t)(device + 1) << DEVICE_SHIFT", "(uint64_t)(0 * device + 1) << DEVICE_SHIFT")]),
     Mutant("auto: a graph's nodes are taken to be of its stream's context", ["rows driver"], [

@@ -63,3 +63,68 @@ ISOLATED_ROWS(test_launch, launches)
     assert_int_equal(fake_calls(FN(cuStreamGetCtx)), 1);
     assert_int_equal(fake_calls(FN(cuStreamIsCapturing)), 1);
 }
+
+/* The driver's: each event has another handle than those before. */
+static uintptr_t events_made;
+
+static CUresult next_event_create(CUevent *event, unsigned int flags)
+{
+    *event = (CUevent)(0x10000 + 64 * events_made++);
+    return CUDA_SUCCESS;
+}
+
+static CUresult next_event_call(void)
+{
+    return CUDA_SUCCESS;
+}
+
+static bool waits_behind(struct context *context, CUevent event)
+{
+    const CUstream stream = fake_stream(0, 0);
+    uint64_t debts;
+
+    hazard_context_wait_end(NULL, hazard_context_wait_begin(NULL));
+    assert_int_equal(cuStreamWaitEvent(stream, event, 0), 0);
+    return policy_waits(&context->policy, &debts);
+}
+
+/* However many events come and go, one that stays is known, and the handle of one that has gone is not: it may be that
+ * of another device's by now. */
+ISOLATED_CASE(test_events_that_go)
+{
+    struct context *context = ready();
+    CUevent stays, goes;
+
+    fake.devices = 2;
+    fake.next_of[REAL_cuEventCreate] = (void *)next_event_create;
+    fake.next_of[REAL_cuEventDestroy] = fake.next_of[REAL_cuEventDestroy_v2] = (void *)next_event_call;
+    fake.next_of[REAL_cuStreamWaitEvent] = (void *)next_event_call;
+    assert_int_equal(cuEventCreate(&stays, 0), 0);
+    for (int i = 0; i < 100000; i++) {
+        assert_int_equal(cuEventCreate(&goes, 0), 0);
+        assert_false(i % 1000 == 0 && waits_behind(context, goes));
+        assert_int_equal(i % 2 ? cuEventDestroy(goes) : cuEventDestroy_v2(goes), 0);
+    }
+    assert_false(waits_behind(context, stays));
+    assert_true(waits_behind(context, goes));
+}
+
+/* A wait for another device's event may draw a stream into a capture: from then on a launched graph may be one of
+ * several devices. */
+ISOLATED_CASE(test_capture_of_several_devices)
+{
+    struct context *context = ready();
+    uint64_t debts;
+
+    fake.devices = 2;
+    fake.next_of[REAL_cuStreamWaitEvent] = fake.next_of[REAL_cuGraphLaunch] = (void *)next_event_call;
+    assert_true(waits_behind(context, (CUevent)0x10000));
+    hazard_context_wait_end(NULL, hazard_context_wait_begin(NULL));
+    assert_int_equal(cuGraphLaunch(NULL, fake_stream(0, 0)), 0);
+    assert_false(policy_waits(&context->policy, &debts));
+    capture_begun(capture_begin(fake_stream(1, 0)), fake_stream(1, 0), true);
+    assert_true(waits_behind(context, (CUevent)0x10000));
+    hazard_context_wait_end(NULL, hazard_context_wait_begin(NULL));
+    assert_int_equal(cuGraphLaunch(NULL, fake_stream(0, 0)), 0);
+    assert_true(policy_waits(&context->policy, &debts));
+}
