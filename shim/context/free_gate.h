@@ -7,7 +7,7 @@
  * A thread enters the gate, makes its calls and leaves; a call that waits in the driver closes the gate first and then
  * waits until all have left. So none begins while a thread is between its look at the gate and the end of its calls.
  *
- * It is not a lock: many threads are inside, many close it, and a thread inside may enter again. A thread inside makes
+ * It is not a lock: many threads are inside, and many close it. A thread that is inside does not enter again. It makes
  * only calls that wait for nothing; free_gate_close waits for it 10 ms at most. One that is cancelled in such a call
  * has left.
  *
